@@ -1,0 +1,72 @@
+"""Token ids to padded tensors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+IGNORE = -100
+"""The label that the loss leaves out."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step's tensors for teacher forcing: from `target_BT[:, :t + 1]`, predict `labels_BT[:, t]`.
+
+    Attributes:
+        source_BS: source ids, padded on the right.
+        source_mask_BS: True at a real token; None when nothing is padded, so that attention can go unmasked.
+        target_BT: `<s>` and the target, padded on the right.
+        labels_BT: the target and `</s>`, then `IGNORE`.
+        n_labels: labels that count, over the batch.
+    """
+
+    source_BS: Tensor
+    source_mask_BS: Tensor | None
+    target_BT: Tensor
+    labels_BT: Tensor
+    n_labels: int
+
+
+def pad(rows: Sequence[Sequence[int]], value: int) -> tuple[Tensor, Tensor | None]:
+    """Pad rows on the right to the longest.
+
+    Args:
+        rows: B rows of ids.
+        value: what stands in the padding.
+
+    Returns:
+        The ids (B, longest) in int64, and a mask of that shape, True at what came from a row; None when nothing is padded.
+    """
+    lengths = [len(row) for row in rows]
+    width = max(lengths, default=0)
+    ids_BS = torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.long).view(
+        len(rows), width
+    )
+    if all(length == width for length in lengths):
+        return ids_BS, None
+    return ids_BS, torch.arange(width) < torch.tensor(lengths)[:, None]
+
+
+def collate(
+    sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], *, pad_id: int, bos_id: int, eos_id: int
+) -> Batch:
+    """Make a batch, with the target shifted right by one.
+
+    Args:
+        sources: B rows of ids, special tokens included.
+        targets: B rows of ids, without `<s>` and `</s>`.
+        pad_id: the id in the padding of source and target.
+        bos_id: the id of `<s>`, which the decoder is fed first.
+        eos_id: the id of `</s>`, which it must predict last.
+
+    Raises:
+        ValueError: the numbers of sources and targets differ.
+    """
+    if len(sources) != len(targets):
+        raise ValueError(f"{len(sources)} sources but {len(targets)} targets")
+    source_BS, source_mask_BS = pad(sources, pad_id)
+    target_BT, _ = pad([[bos_id, *row] for row in targets], pad_id)
+    labels_BT, _ = pad([[*row, eos_id] for row in targets], IGNORE)
+    return Batch(source_BS, source_mask_BS, target_BT, labels_BT, sum(len(row) + 1 for row in targets))
