@@ -169,6 +169,14 @@ def test_search_goes_on_while_a_longer_hypothesis_can_still_win():
     assert long.score == pytest.approx(math.log(0.4) / (12 / 6) ** 2.0)
 
 
+def test_a_hypothesis_that_ends_keeps_its_slot_and_costs_no_more_rows():
+    halves = {(4,) * n: {4: 0.6, 5: 0.4} for n in range(1, 4)}
+    model = ScriptModel({(): {EOS: 0.6, 4: 0.4}, **halves})
+    (found,) = run(model, [(3,)], beam_size=2, n_best=2, length_penalty=0.0)
+    assert [h.ids for h in found] == [(), (4,) * 4]
+    assert model.batch_sizes == [1] * 5
+
+
 def test_a_settled_sentence_leaves_the_batch():
     model = TableModel(seed=3, vocab=9)
     sources = [(3,), (4, 5), (6, 7, 8), (5, 5, 5, 5)]
