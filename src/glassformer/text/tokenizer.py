@@ -1,0 +1,202 @@
+"""One tokenizer, whatever its kind and whichever file it came from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import tokenizers
+
+from glassformer.errors import UserError
+from glassformer.text import recipe
+from glassformer.text.normalize import NORMALIZERS
+
+FILE_NAME = "tokenizer.json"
+_LANGUAGE = re.compile(r"<2([A-Za-z][A-Za-z0-9_-]*)>")
+_NAMES = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>"),
+    "bos": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
+    "eos": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
+    "unk": ("<unk>", "[UNK]", "<|endoftext|>"),
+}
+
+
+class Tokenizer:
+    """Text to ids and back.
+
+    Ours are exact: `decode(encode(x)) == normalize(x)` for every text `x` (BPE and Unigram with byte fallback). Special
+    tokens are never added, and text that spells one ("</s>", "<2en>") is plain text.
+
+    Attributes:
+        pad_id, bos_id, eos_id, unk_id: 0, 1, 2, 3 in ours; in foreign files what they define, or None.
+        language_ids: id of the token `<2xx>` for each language `xx`.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        # A property of the object that tokenizer.json does not hold: without it, "</s>" in a text would end a sentence.
+        backend.encode_special_tokens = True
+        self._backend = backend
+        special = {token: self.token_to_id(token) for names in _NAMES.values() for token in names}
+        self.pad_id, self.bos_id, self.eos_id, self.unk_id = (
+            next((special[name] for name in names if special[name] is not None), None) for names in _NAMES.values()
+        )
+        self.language_ids: dict[str, int] = {
+            match[1]: index
+            for index, token in sorted(backend.get_added_tokens_decoder().items())
+            if (match := _LANGUAGE.fullmatch(token.content))
+        }
+
+    @classmethod
+    def train(
+        cls,
+        lines: Iterable[str],
+        *,
+        kind: str = "bpe",
+        vocab_size: int = 8000,
+        normalizer: str = "nfc",
+        languages: Sequence[str] = (),
+        byte_fallback: bool = True,
+        min_frequency: int = 2,
+        limit_alphabet: int | None = None,
+    ) -> Tokenizer:
+        """Learns a vocabulary; the same lines give the same tokenizer.
+
+        Args:
+            kind: bpe (Sennrich et al. 2016), wordpiece (Schuster & Nakajima 2012) or unigram (Kudo 2018).
+            vocab_size: pieces in all, specials and the 256 bytes included; fewer if the text does not yield them.
+            normalizer: none, nfc or nfkc (which spares Chinese punctuation); saved with the tokenizer.
+            languages: a token `<2xx>` each, in this order, right after `<pad> <s> </s> <unk>`.
+            byte_fallback: spell characters without a piece in bytes. WordPiece has none: there they are `<unk>`.
+            min_frequency: a character or merge seen less often gets no piece.
+            limit_alphabet: at most so many single characters; by default three quarters of the vocabulary.
+
+        Raises:
+            UserError: an unknown kind or normaliser, a vocabulary without room, or no text.
+        """
+        _check_choice("kind", kind, recipe.KINDS)
+        _check_choice("normalizer", normalizer, NORMALIZERS)
+        for language in languages:
+            if not _LANGUAGE.fullmatch(f"<2{language}>") or list(languages).count(language) > 1:
+                raise UserError(f"language {language!r}: expected distinct codes such as zh or en (--languages zh,en)")
+        lines = list(lines)
+        if not any(line.strip() for line in lines):
+            raise UserError("tokenizer training got no text: every line is blank")
+        reserved = [*recipe.SPECIALS, *(f"<2{language}>" for language in languages)]
+        byte_fallback = byte_fallback and kind != "wordpiece"
+        room = vocab_size - len(reserved) - len(recipe.BYTES) * byte_fallback
+        if room < 2:
+            least = vocab_size - room + 2
+            raise UserError(f"vocabulary of {vocab_size} has no room beside its fixed pieces: at least {least} (--vocab-size)")
+        limit = max(1, room * 3 // 4) if limit_alphabet is None else min(limit_alphabet, room)
+        return cls(
+            recipe.train(lines, kind, vocab_size, normalizer, reserved, byte_fallback, min_frequency, limit)
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Tokenizer:
+        """A tokenizer from the contents of a tokenizer.json."""
+        return cls(tokenizers.Tokenizer.from_str(text))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
+        """Reads a directory or a tokenizer.json."""
+        path = Path(path)
+        file = path / FILE_NAME if path.is_dir() else path
+        try:
+            return cls.from_json(file.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{file}: no tokenizer here ({error.strerror})") from None
+        except Exception as error:
+            raise UserError(f"{file}: not a tokenizer.json ({error})") from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes tokenizer.json, into `path` if that is a directory (or has no suffix), atomically."""
+        path = Path(path)
+        file = path / FILE_NAME if path.is_dir() or not path.suffix else path
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+            temporary.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
+            os.replace(temporary, file)
+        except OSError as error:
+            raise UserError(f"{file}: cannot save the tokenizer ({error.strerror})") from None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Tokenizer.from_json, (self._backend.to_str(),)
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of `text`, without special tokens."""
+        return list(self._backend.encode(text, add_special_tokens=False).ids)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of each text, on all threads."""
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of `ids`: special ids are skipped, broken byte pieces give U+FFFD."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=True))
+
+    def tokens(self, ids_or_text: str | Sequence[int]) -> list[str]:
+        """The pieces of a text or of ids, as the vocabulary spells them."""
+        ids = self.encode(ids_or_text) if isinstance(ids_or_text, str) else ids_or_text
+        return [self.id_to_token(index) for index in ids]
+
+    def token_to_id(self, token: str) -> int | None:
+        return self._backend.token_to_id(token)
+
+    def id_to_token(self, index: int) -> str:
+        token = self._backend.id_to_token(index) if index >= 0 else None
+        if token is None:
+            raise UserError(f"id {index} is outside the vocabulary of {self.vocab_size} pieces")
+        return token
+
+    def normalize(self, text: str) -> str:
+        """What `decode(encode(text))` gives back."""
+        from glassformer.text.normalize import normalize
+
+        if self.normalizer in NORMALIZERS:
+            return normalize(text, self.normalizer)
+        return str(self._backend.normalizer.normalize_str(text)) if self._backend.normalizer else text
+
+    @property
+    def backend(self) -> tokenizers.Tokenizer:
+        """The `tokenizers` object underneath."""
+        return self._backend
+
+    @property
+    def vocab_size(self) -> int:
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    @cached_property
+    def _state(self) -> dict[str, object]:
+        return dict(json.loads(self._backend.to_str()))
+
+    @property
+    def kind(self) -> str:
+        """bpe, wordpiece, unigram, or in a foreign file another model's name in lower case."""
+        return str(self._state["model"]["type"]).lower()  # type: ignore[index]
+
+    @cached_property
+    def normalizer(self) -> str:
+        """none, nfc or nfkc in ours; `foreign` where a file brings another one."""
+        saved = self._state["normalizer"]
+        for name in NORMALIZERS:
+            if saved == json.loads(recipe.normalizer(name).__getstate__()):
+                return name
+        return "none" if saved is None else "foreign"
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the canonical tokenizer.json: equal hashes mean equal ids for every text."""
+        canonical = json.dumps(self._state, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise UserError(f"{what} {value!r}: expected one of {', '.join(choices)} (--{what})")
