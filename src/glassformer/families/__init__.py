@@ -1,0 +1,63 @@
+"""Families of models, and their presets by name."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import torch
+from pydantic import ValidationError
+
+from glassformer.config import ModelConfig, explain
+from glassformer.errors import UserError
+from glassformer.families import transformer
+from glassformer.families.family import Family, Preset
+from glassformer.models.build import build_model
+from glassformer.models.seq2seq import Seq2Seq
+
+FAMILIES: tuple[Family, ...] = (transformer.FAMILY,)
+
+
+def presets() -> dict[str, tuple[Family, Preset]]:
+    """Every preset by name, with the family it belongs to."""
+    return {name: (family, preset) for family in FAMILIES for name, preset in family.presets.items()}
+
+
+def configure(preset: str, **overrides: Any) -> ModelConfig:
+    """The configuration of a preset, with some of its numbers replaced.
+
+    Args:
+        preset: A name that ``glassformer list`` prints.
+        overrides: Arguments of the family's ``configure``, such as ``dropout=0.3`` or ``vocab_size=8000``.
+
+    Raises:
+        UserError: On an unknown preset or argument, with the nearest known one.
+    """
+    known = presets()
+    if preset not in known:
+        raise UserError(f"unknown preset {preset!r}{_near(preset, list(known))}; glassformer list names them all")
+    family, entry = known[preset]
+    accepted = family.configure.__kwdefaults__.keys() | entry.arguments.keys()
+    for key in overrides:
+        if key not in accepted:
+            raise UserError(f"model.{key}: unknown setting of preset {preset}{_near(key, list(accepted))}")
+    try:
+        return family.configure(**{**entry.arguments, **overrides})
+    except ValidationError as error:
+        raise UserError(explain(ModelConfig, error, f"model: preset {preset}")) from None
+
+
+def build(model: str | ModelConfig, device: str | torch.device = "cpu", **overrides: Any) -> Seq2Seq:
+    """Builds a freshly initialised model from a preset's name or a configuration.
+
+    Args:
+        model: A preset, such as ``"transformer-base"``, or a whole configuration.
+        device: Where its parameters live; ``"meta"`` holds shapes only and takes no memory.
+        overrides: Numbers of the preset to replace.
+    """
+    return build_model(configure(model, **overrides) if isinstance(model, str) else model, device)
+
+
+def _near(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

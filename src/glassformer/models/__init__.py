@@ -1,0 +1,1 @@
+"""Models: stacks of blocks put together."""

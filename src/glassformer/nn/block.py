@@ -1,0 +1,63 @@
+"""One layer of a stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from glassformer.config import BlockConfig
+from glassformer.nn.attention import CrossAttention, SelfAttention
+from glassformer.nn.dropout import Dropout
+from glassformer.nn.ffn import MLP
+from glassformer.nn.mixer import Context
+from glassformer.nn.norm import build_norm
+from glassformer.nn.state import BlockState
+from glassformer.nn.tap import Tap
+
+
+class Residual(nn.Module):
+    """The residual connection, dropout and norm around one sub-layer f.
+
+    ``post``: ``norm(x + f(x))`` (Vaswani et al. 2017, section 3.1). ``pre``: ``x + f(norm(x))`` (Xiong et al. 2020).
+    """
+
+    def __init__(self, config: BlockConfig, d_model: int) -> None:
+        super().__init__()
+        self.order = config.order
+        self.norm = build_norm(config.norm, d_model)
+        self.dropout = Dropout(config.dropout)
+        self.normed, self.sum = Tap("B T D"), Tap("B T D")
+
+    def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.order == "pre":
+            return self.sum(x_BTD + self.dropout(sublayer(self.normed(self.norm(x_BTD)))))
+        return self.normed(self.norm(self.sum(x_BTD + self.dropout(sublayer(x_BTD)))))
+
+
+class Block(nn.Module):
+    """A mixer, perhaps cross-attention, perhaps a feed-forward part; nothing else."""
+
+    def __init__(self, config: BlockConfig, d_model: int) -> None:
+        super().__init__()
+        self.mixer = SelfAttention(config.mixer, d_model)
+        self.mixer_residual = Residual(config, d_model)
+        self.cross = CrossAttention(config.cross, d_model) if config.cross else None
+        self.cross_residual = Residual(config, d_model) if config.cross else None
+        self.ffn = MLP(config.ffn, d_model) if config.ffn else None
+        self.ffn_residual = Residual(config, d_model) if config.ffn else None
+
+    def forward(self, x_BTD: Tensor, ctx: Context, state: BlockState | None = None) -> Tensor:
+        mixer_state, cross_state = (state.mixer, state.cross) if state else (None, None)
+        x_BTD = self.mixer_residual(x_BTD, lambda y: self.mixer(y, ctx, mixer_state))
+        if self.cross is not None and self.cross_residual is not None:
+            cross = self.cross
+            x_BTD = self.cross_residual(x_BTD, lambda y: cross(y, ctx, cross_state))
+        if self.ffn is not None and self.ffn_residual is not None:
+            x_BTD = self.ffn_residual(x_BTD, self.ffn)
+        return x_BTD
+
+    def init_state(self, memory_BSD: Tensor | None) -> BlockState:
+        """An empty state, with the encoder's output already projected for cross-attention."""
+        cross = self.cross.memory_state(memory_BSD) if self.cross is not None and memory_BSD is not None else None
+        return BlockState(self.mixer.init_state(), cross)

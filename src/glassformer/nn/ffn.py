@@ -1,0 +1,33 @@
+"""Feed-forward parts: what each position does on its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from glassformer.config import MLPConfig
+from glassformer.nn.tap import Tap
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+class MLP(nn.Module):
+    """``FFN(x) = activation(x W_1 + b_1) W_2 + b_2`` (Vaswani et al. 2017, equation 2)."""
+
+    def __init__(self, config: MLPConfig, d_model: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(d_model, config.d_ff, bias=config.bias)
+        self.down = nn.Linear(config.d_ff, d_model, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.pre, self.post, self.result = Tap("B T F"), Tap("B T F"), Tap("B T D")
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        hidden_BTF = self.post(self.activation(self.pre(self.up(x_BTD))))
+        return self.result(self.down(hidden_BTF))

@@ -1,0 +1,29 @@
+"""Attention masks: boolean, True = may attend, combined with ``&``."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def causal(n_queries: int, n_keys: int, device: torch.device | None = None) -> Tensor:
+    """The mask under which each of the last ``n_queries`` positions sees itself and what came before it.
+
+    Returns:
+        Shape (T, S); query t stands at position ``n_keys − n_queries + t``.
+    """
+    return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
+
+
+def padding(mask_BS: Tensor) -> Tensor:
+    """Spreads "this key is a real token" over heads and queries: shape (B, 1, 1, S)."""
+    return mask_BS[:, None, None, :]
+
+
+def combine(*masks: Tensor | None) -> Tensor | None:
+    """What every given mask allows; ``None`` allows everything."""
+    allowed: Tensor | None = None
+    for mask in masks:
+        if mask is not None:
+            allowed = mask if allowed is None else allowed & mask
+    return allowed

@@ -1,0 +1,132 @@
+"""What a decoder remembers between steps."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class State(Protocol):
+    """The memory of one part over the rows of a batch."""
+
+    per_source: bool
+    """Whether the content depends on the source alone, so that rows of one source are interchangeable."""
+
+    def select(self, index_N: Tensor) -> None:
+        """Replaces the rows by ``rows[index]``: reorders, repeats, or drops them."""
+        ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class KVState:
+    """Keys and values of the tokens seen so far, in buffers that grow by doubling."""
+
+    per_source = False
+
+    def __init__(self) -> None:
+        self._k_BHSK: Tensor | None = None
+        self._v_BHSK: Tensor | None = None
+        self._used = 0
+
+    def append(self, k_BHTK: Tensor, v_BHTK: Tensor, start: int) -> tuple[Tensor, Tensor]:
+        """Writes the new keys and values at ``start`` and returns all of them up to there.
+
+        Slots behind the returned ones hold garbage and are never handed out.
+        """
+        end = start + k_BHTK.shape[2]
+        if self._k_BHSK is None or self._v_BHSK is None:
+            self._k_BHSK, self._v_BHSK = _room(k_BHTK, max(end, 16)), _room(v_BHTK, max(end, 16))
+        elif end > self._k_BHSK.shape[2]:
+            self._k_BHSK, self._v_BHSK = _grown(self._k_BHSK, end, start), _grown(self._v_BHSK, end, start)
+        self._k_BHSK[:, :, start:end] = k_BHTK
+        self._v_BHSK[:, :, start:end] = v_BHTK
+        self._used = end
+        return self._k_BHSK[:, :, :end], self._v_BHSK[:, :, :end]
+
+    def select(self, index_N: Tensor) -> None:
+        if self._k_BHSK is not None and self._v_BHSK is not None:
+            # Only slots in use move; one spare slot avoids a second copy at the next append.
+            self._k_BHSK = self._k_BHSK[:, :, : self._used + 1].index_select(0, index_N)
+            self._v_BHSK = self._v_BHSK[:, :, : self._used + 1].index_select(0, index_N)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in (self._k_BHSK, self._v_BHSK) if t is not None)
+
+
+def _room(like_BHTK: Tensor, slots: int) -> Tensor:
+    batch, heads, _, size = like_BHTK.shape
+    return like_BHTK.new_empty(batch, heads, slots, size)
+
+
+def _grown(old_BHSK: Tensor, needed: int, used: int) -> Tensor:
+    new_BHSK = _room(old_BHSK, max(needed, 2 * old_BHSK.shape[2]))
+    new_BHSK[:, :, :used] = old_BHSK[:, :, :used]
+    return new_BHSK
+
+
+class StaticKV:
+    """Keys and values of the encoder's output, computed once for a whole decoding."""
+
+    per_source = True
+
+    def __init__(self, k_BHSK: Tensor, v_BHSK: Tensor) -> None:
+        self.k_BHSK, self.v_BHSK = k_BHSK, v_BHSK
+
+    def select(self, index_N: Tensor) -> None:
+        self.k_BHSK, self.v_BHSK = self.k_BHSK.index_select(0, index_N), self.v_BHSK.index_select(0, index_N)
+
+    @property
+    def nbytes(self) -> int:
+        return self.k_BHSK.nbytes + self.v_BHSK.nbytes
+
+
+class BlockState:
+    """The states of one block's parts."""
+
+    def __init__(self, mixer: State, cross: State | None) -> None:
+        self.mixer, self.cross = mixer, cross
+
+
+class DecodeState:
+    """Everything that one decoding remembers, and its only position counter.
+
+    Args:
+        blocks: One state for each decoder block.
+        memory_mask_BS: Which source positions are real, or ``None`` when all are.
+        batch: Number of rows.
+    """
+
+    def __init__(self, blocks: list[BlockState], memory_mask_BS: Tensor | None, batch: int, device: torch.device) -> None:
+        self.blocks = blocks
+        self.memory_mask_BS = memory_mask_BS
+        self.length = 0
+        self._source_B = torch.arange(batch, device=device)
+
+    @property
+    def states(self) -> list[State]:
+        """Every part's state, flat."""
+        return [state for block in self.blocks for state in (block.mixer, block.cross) if state is not None]
+
+    def select(self, index_N: Tensor) -> None:
+        """Reorders, repeats, or drops rows of every state together.
+
+        Beams of one sentence share its source: reordering them leaves what depends on the source alone untouched.
+        """
+        source_N = self._source_B.index_select(0, index_N)
+        same_sources = torch.equal(source_N, self._source_B)
+        for state in self.states:
+            if not (state.per_source and same_sources):
+                state.select(index_N)
+        if self.memory_mask_BS is not None and not same_sources:
+            self.memory_mask_BS = self.memory_mask_BS.index_select(0, index_N)
+        self._source_B = source_N
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        return sum(state.nbytes for state in self.states)
