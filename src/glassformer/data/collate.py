@@ -15,10 +15,10 @@ class Batch:
     """One step's tensors for teacher forcing: from `target_BT[:, :t + 1]`, predict `labels_BT[:, t]`.
 
     Attributes:
-        source_BS: source ids, padded on the right.
+        source_BS: source ids, int64, padded on the right.
         source_mask_BS: True at a real token; None when nothing is padded, so that attention can go unmasked.
-        target_BT: `<s>` and the target, padded on the right.
-        labels_BT: the target and `</s>`, then `IGNORE`.
+        target_BT: `<s>` and the target, int64, padded on the right.
+        labels_BT: the target and `</s>`, int64, then `IGNORE`.
         n_labels: labels that count, over the batch.
     """
 
@@ -37,13 +37,13 @@ def pad(rows: Sequence[Sequence[int]], value: int) -> tuple[Tensor, Tensor | Non
         value: what stands in the padding.
 
     Returns:
-        The ids (B, longest) in int64, and a mask of that shape, True at what came from a row; None when nothing is padded.
+        The ids (B, longest) in int64, and a boolean mask of that shape, True at what came from a row, or None when
+        nothing is padded.
     """
     lengths = [len(row) for row in rows]
     width = max(lengths, default=0)
-    ids_BS = torch.tensor([[*row, *[value] * (width - len(row))] for row in rows], dtype=torch.long).view(
-        len(rows), width
-    )
+    padded = [[*row, *[value] * (width - len(row))] for row in rows]
+    ids_BS = torch.tensor(padded, dtype=torch.long).view(len(rows), width)
     if all(length == width for length in lengths):
         return ids_BS, None
     return ids_BS, torch.arange(width) < torch.tensor(lengths)[:, None]

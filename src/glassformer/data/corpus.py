@@ -5,7 +5,7 @@ import logging
 import math
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -39,20 +39,21 @@ def read_lines(path_or_stream: TextPath | BinaryIO, errors: str = "strict") -> I
     r"""Yield the lines of a UTF-8 text, one at a time.
 
     Only `\n` ends a line: U+2028, U+2029, U+0085 and a lone carriage return belong to its text, because whoever splits
-    on them shifts every later line against its translation. The `\r` of a CRLF and a leading byte-order mark are removed.
+    on them shifts every later line against its translation. The `\r` of a CRLF and a leading byte-order mark go.
 
     Args:
         path_or_stream: a path, or an open binary stream such as `sys.stdin.buffer`, which is left open.
         errors: `"strict"`, or `"replace"` to read each bad byte as U+FFFD.
 
     Raises:
-        UserError: on the first `next`, if the file cannot be opened; at a byte that is not UTF-8, with its line and offset.
+        UserError: on the first `next`, if the file cannot be opened; at a byte that is not UTF-8, with its line and
+            its offset in the file.
     """
     if errors not in ("strict", "replace"):
         raise UserError(f"--errors {errors}: expected strict or replace")
     if isinstance(path_or_stream, (str, os.PathLike)):
         name = os.fspath(path_or_stream)
-        opened = _open(name)
+        opened: AbstractContextManager[BinaryIO] = _open(name)
     else:
         name = str(getattr(path_or_stream, "name", "<input>"))
         opened = nullcontext(path_or_stream)
@@ -66,13 +67,15 @@ def read_lines(path_or_stream: TextPath | BinaryIO, errors: str = "strict") -> I
                     return
             raw = raw[:-2] if raw.endswith(b"\r\n") else raw.removesuffix(b"\n")
             try:
-                yield raw.decode("utf-8", errors)
+                text = raw.decode("utf-8", errors)
             except UnicodeDecodeError as error:
                 looks = " (it looks like UTF-16)" if number == 1 and raw.startswith(UTF16_BOMS) else ""
+                byte, at = raw[error.start], start + error.start
                 raise UserError(
-                    f"{name}:{number}: byte 0x{raw[error.start]:02x} at offset {start + error.start} is not UTF-8{looks}; "
+                    f"{name}:{number}: byte 0x{byte:02x} at offset {at} is not UTF-8{looks}; "
                     "save the file as UTF-8, or pass --errors replace"
                 ) from None
+            yield text
 
 
 def read_pairs(
@@ -85,9 +88,9 @@ def read_pairs(
 ) -> list[Pair]:
     """Read a parallel corpus.
 
-    With `target_path`, both are plain files whose n-th lines belong together. A `.jsonl` file holds an object a line with
-    the keys `source` and `target`, at the top or under `"translation"`. Anything else is a TSV: its first line names the
-    columns when it holds both names, and otherwise columns one and two are source and target.
+    With `target_path`, both are plain files whose n-th lines belong together. A `.jsonl` file holds an object a line
+    with the keys `source` and `target`, at the top or under `"translation"`. Anything else is a TSV: its first line
+    names the columns when it holds both names, and otherwise columns one and two are source and target.
 
     A pair that is blank on both sides is skipped, and the number of those is logged as a warning.
 
@@ -99,7 +102,8 @@ def read_pairs(
         errors: what to do with a byte that is not UTF-8: `"strict"` or `"replace"`.
 
     Raises:
-        UserError: naming file and line, when the corpus is missing, empty, malformed, blank on one side, or unequal in length.
+        UserError: naming file and line, when the corpus is missing, empty, malformed, blank on one side, or of unequal
+            lengths.
     """
     if target_path is not None:
         rows = _plain(path, target_path, errors)
@@ -179,8 +183,11 @@ def _jsonl(path: TextPath, source: str, target: str, errors: str) -> Iterator[Lo
         sides = []
         for key in (source, target):
             if key not in record:
-                found = ", ".join(map(str, record)) or "none"
-                raise UserError(f'{at}: no key "{key}" (found: {found}); name the keys in data.source and data.target')
+                found = ", ".join(json.dumps(name, ensure_ascii=False) for name in list(record)[:5]) or "none"
+                raise UserError(
+                    f'{at}: no key "{key}" (found: {found}); name the keys with data.source and data.target, '
+                    "or with --from and --to"
+                )
             text = record[key]
             if not isinstance(text, str):
                 raise UserError(f'{at}: "{key}" is a {type(text).__name__}, expected a string')
@@ -209,9 +216,9 @@ def _plain(path: TextPath, target_path: TextPath, errors: str) -> Iterator[Locat
         line = first_suspect([len(s.strip()) for s in sources], [len(t.strip()) for t in targets])
         longer = source_name if len(sources) > len(targets) else target_name
         raise UserError(
-            f"{source_name} has {len(sources)} lines but {target_name} has {len(targets)}, and line n of one must translate "
-            f"line n of the other; first suspect: {longer}:{line}, from where the lengths fit better with the surplus "
-            "taken out; add or delete lines there"
+            f"{source_name} has {len(sources)} lines but {target_name} has {len(targets)}, and line n of one must "
+            f"translate line n of the other; first suspect: {longer}:{line}, from where the lengths fit "
+            "better with the surplus taken out; add or delete lines there"
         )
     for number, sides in enumerate(zip(sources, targets, strict=True), 1):
         yield Located(Pair(*sides), f"{source_name}:{number}", f"{target_name}:{number}")
@@ -220,9 +227,10 @@ def _plain(path: TextPath, target_path: TextPath, errors: str) -> Iterator[Locat
 def first_suspect(source_lengths: list[int], target_lengths: list[int]) -> int:
     """Guess where two unequal files part, from the lengths of their lines alone.
 
-    Supposes that the longer file holds one run of surplus lines, and takes the cut that fits best: lines before it pair up
-    as they stand, lines after it pair up with the surplus taken out. The misfit of a pair is how far its log length ratio
-    is from that of the whole text, as in Gale and Church (1993), "A Program for Aligning Sentences in Bilingual Corpora".
+    Supposes that the longer file holds one run of surplus lines, and takes the cut that fits best: lines before it pair
+    up as they stand, lines after it pair up with the surplus taken out. A pair fits the worse the further its length
+    ratio is from that of the whole text (log ratio, absolute); that lengths alone can align a translation is from Gale
+    and Church (1993), "A Program for Aligning Sentences in Bilingual Corpora".
 
     Args:
         source_lengths: characters in each source line.
@@ -232,7 +240,6 @@ def first_suspect(source_lengths: list[int], target_lengths: list[int]) -> int:
         The 1-based line of the longer file where the surplus seems to start.
     """
     short, long = sorted((source_lengths, target_lengths), key=len)
-    surplus = len(long) - len(short)
     usual = math.log((sum(long) / len(long) + 1) / (sum(short) / max(len(short), 1) + 1))
 
     def misfit(a: int, b: int) -> float:
