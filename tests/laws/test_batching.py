@@ -15,7 +15,11 @@ from hypothesis import strategies as st
 
 from glassformer.data import plan_epoch, read_pairs, shard
 
-lengths_of_examples = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=120)
+shapes = st.tuples(st.integers(0, 30), st.integers(0, 30))
+# Many examples of few shapes, too: only those fill a batch across a change of source length.
+lengths_of_examples = st.lists(shapes, max_size=40) | st.lists(shapes, min_size=1, max_size=4).flatmap(
+    lambda few: st.lists(st.sampled_from(few), max_size=120)
+)
 seeds = st.integers(-(2**40), 2**40)
 
 

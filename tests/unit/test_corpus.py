@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from glassformer.data import Pair, read_lines, read_pairs
@@ -51,6 +51,10 @@ def write(tmp_path: Path) -> Write:
 
 
 @given(odd_text)
+@example("a\r")
+@example("a\r\r\n")
+@example("a\r\n\r\nb\n\n")
+@example("\ufeff\ufeffa")
 def test_only_a_newline_ends_a_line(text: str) -> None:
     *ended, rest = text.removeprefix("\ufeff").split("\n")
     expected = [line.removesuffix("\r") for line in ended] + ([rest] if rest else [])
@@ -90,6 +94,9 @@ def test_lines_come_before_the_stream_ends() -> None:
     assert next(read_lines(io.BufferedReader(Slow()))) == "hi"
 
 
+@example([], "", b"\xff")
+@example(["\ufeff"], "", b"\xff")
+@example(["\ufeffa\r", ""], "", b"\xff")
 @given(st.lists(odd_text, max_size=4), odd_text, st.sampled_from([b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88"]))
 def test_a_bad_byte_is_named_by_its_line_and_its_offset(before: list[str], after: str, bad: bytes) -> None:
     head = ("\n".join(before) + "|").encode("utf-8")
