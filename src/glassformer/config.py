@@ -1,8 +1,8 @@
 """Model configurations: frozen data that says everything about a model's shape. Imports no torch.
 
-A configuration is a tree: ``ModelConfig`` → ``StackConfig`` → ``BlockConfig`` → mixer, feed-forward, norm. Parts that can be
-swapped are unions of config types told apart by their ``type`` key, so that a part cannot carry another part's options.
-Unknown keys are errors that name the nearest known one.
+A configuration is a tree: ``ModelConfig`` → ``StackConfig`` → ``BlockConfig`` → mixer, feed-forward, norm. Parts that
+can be swapped are unions of config types told apart by their ``type`` key, so that a part cannot carry another part's
+options. Unknown keys are errors that name the nearest known one.
 """
 
 from __future__ import annotations
@@ -46,33 +46,33 @@ class Config(BaseModel):
 def explain(config: type[Config], error: ValidationError, where: str) -> str:
     """Says the first problem of a validation in one line."""
     first = error.errors(include_url=False)[0]
-    # Union members and validators leave their own names in the path; only keys and indices help a reader.
-    path = ".".join(str(part) for part in first["loc"])
+    path, here = _resolve(config, first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":
-        key = str(first["loc"][-1])
-        near = difflib.get_close_matches(key, sorted(_known_keys(config)), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        near = difflib.get_close_matches(str(first["loc"][-1]), here, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(here)}"
         return f"{where}: unknown key {path!r}{hint}{more}"
     message = first["msg"].removeprefix("Value error, ")
     value = first.get("input")
-    got = f", got {value!r}" if isinstance(value, str | int | float | bool | None) and first["type"] != "missing" else ""
+    plain = isinstance(value, str | int | float | bool | None) and first["type"] != "missing"
+    got = f", got {value!r}" if plain else ""
     return f"{where}: {path}: {message}{got}{more}" if path else f"{where}: {message}{more}"
 
 
-def _known_keys(config: type[BaseModel]) -> set[str]:
-    """Collects the field names of a configuration and of the configurations inside it."""
-    known: set[str] = set()
-    pending, seen = [config], set()
-    while pending:
-        current = pending.pop()
-        if current in seen:
+def _resolve(config: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, list[str]]:
+    """Turns an error's location into a path of keys and indices, and lists the keys known where the path ends."""
+    models: list[type[BaseModel]] = [config]
+    path: list[str] = []
+    for depth, part in enumerate(loc):
+        chosen = [m for m in models if "type" in m.model_fields and m.model_fields["type"].default == part]
+        if chosen:  # pydantic names the chosen member of a union; the data has no such key
+            models = chosen
             continue
-        seen.add(current)
-        for name, field in current.model_fields.items():
-            known.add(name)
-            pending.extend(_models_in(field.annotation))
-    return known
+        path.append(str(part))
+        if isinstance(part, str) and depth < len(loc) - 1:
+            fields = [model.model_fields[part] for model in models if part in model.model_fields]
+            models = [inner for field in fields for inner in _models_in(field.annotation)]
+    return ".".join(path), [name for model in models for name in model.model_fields]
 
 
 def _models_in(annotation: Any) -> list[type[BaseModel]]:
@@ -135,7 +135,7 @@ class MLPConfig(Config):
 
 
 class BlockConfig(Config):
-    """One layer: a token mixer, perhaps cross-attention, perhaps a feed-forward part, each with a residual and a norm."""
+    """One layer: a mixer, perhaps cross-attention, perhaps a feed-forward part, each with a residual and a norm."""
 
     mixer: AttentionConfig
     cross: AttentionConfig | None = None
@@ -167,12 +167,17 @@ class StackConfig(Config):
     @model_validator(mode="before")
     @classmethod
     def _unfold(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or "blocks" not in data:
+        if not isinstance(data, Mapping) or not isinstance(data.get("blocks"), list | tuple):
             return data
         blocks: list[Any] = []
-        for entry in data["blocks"]:
-            folded = isinstance(entry, Mapping) and "repeat" in entry
-            blocks.extend([entry["block"]] * entry["repeat"] if folded else [entry])
+        for index, entry in enumerate(data["blocks"]):
+            if not isinstance(entry, Mapping) or "repeat" not in entry:
+                blocks.append(entry)
+                continue
+            count = entry["repeat"]
+            if set(entry) != {"repeat", "block"} or not isinstance(count, int) or count < 1:
+                raise ValueError(f'blocks entry {index}: equal blocks are given as {{"repeat": 6, "block": {{...}}}}')
+            blocks.extend([entry["block"]] * count)
         return {**data, "blocks": blocks}
 
     @model_serializer(mode="wrap")
@@ -221,7 +226,7 @@ class ModelConfig(Config):
                             f"{attention.n_heads}; change one, or give d_head"
                         )
                 if (name == "decoder") != (block.cross is not None):
-                    raise ValueError(f"{name} block {index}: cross-attention belongs in every decoder block and in no other")
+                    raise ValueError(f"{name} block {index}: cross-attention belongs in the decoder and nowhere else")
                 if (name == "decoder") != block.mixer.causal:
                     raise ValueError(f"{name} block {index}: self-attention is causal in the decoder and nowhere else")
             if isinstance(stack.position, SinusoidalConfig) and self.d_model % 2:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 from typing import Any
 
 import torch
-from pydantic import ValidationError
+from pydantic import ValidationError, validate_call
 
 from glassformer.config import ModelConfig, explain
 from glassformer.errors import UserError
@@ -37,12 +38,12 @@ def configure(preset: str, **overrides: Any) -> ModelConfig:
     if preset not in known:
         raise UserError(f"unknown preset {preset!r}{_near(preset, list(known))}; glassformer list names them all")
     family, entry = known[preset]
-    accepted = family.configure.__kwdefaults__.keys() | entry.arguments.keys()
+    accepted = list(inspect.signature(family.configure).parameters)
     for key in overrides:
         if key not in accepted:
-            raise UserError(f"model.{key}: unknown setting of preset {preset}{_near(key, list(accepted))}")
+            raise UserError(f"model.{key}: unknown setting of preset {preset}{_near(key, accepted)}")
     try:
-        return family.configure(**{**entry.arguments, **overrides})
+        return validate_call(family.configure)(**{**entry.arguments, **overrides})
     except ValidationError as error:
         raise UserError(explain(ModelConfig, error, f"model: preset {preset}")) from None
 

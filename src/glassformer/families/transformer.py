@@ -13,6 +13,7 @@ from glassformer.config import (
     LearnedPositionConfig,
     MLPConfig,
     ModelConfig,
+    Positive,
     SinusoidalConfig,
     StackConfig,
 )
@@ -24,10 +25,10 @@ def transformer(
     d_model: int,
     n_heads: int,
     d_ff: int,
-    encoder_layers: int,
-    decoder_layers: int,
+    encoder_layers: Positive,
+    decoder_layers: Positive,
     vocab_size: int,
-    target_vocab_size: int | None = None,
+    target_vocab_size: Positive | None = None,
     dropout: float = 0.1,
     order: Literal["pre", "post"] = "post",
     activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "relu",
@@ -93,7 +94,9 @@ FAMILY = Family(
             f"{PAPER}, table 3, base; vocabulary of WMT 2014 English–German, section 5.1",
         ),
         "transformer-big": Preset(
-            dict(d_model=1024, n_heads=16, d_ff=4096, encoder_layers=6, decoder_layers=6, vocab_size=37000, dropout=0.3),
+            dict(
+                d_model=1024, n_heads=16, d_ff=4096, encoder_layers=6, decoder_layers=6, vocab_size=37000, dropout=0.3
+            ),
             f"{PAPER}, table 3, big",
         ),
     },

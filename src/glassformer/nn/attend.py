@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -37,7 +38,7 @@ def attend(
         mask: Boolean, broadcastable to (B, H, T, S), True = may attend.
         causal: Query t stands at position S − T + t and sees no later key.
         see_scores: Called with ``QKᵀ/√d_k`` before masking, on the explicit path.
-        see_pattern: Called with the weights after softmax, on the explicit path.
+        see_pattern: Called with the weights after softmax, on the explicit path; zeros for a query without a key.
         explicit: Forces a path; by default the explicit one runs while a recorder looks.
 
     Returns:
@@ -55,12 +56,12 @@ def attend(
         # softmax over nothing is 0/0: a row without a key attends to all of them, and its result is taken back below.
         alive = mask.any(-1, keepdim=True)
         mask = mask | ~alive
-    with torch.autocast(q_BHTK.device.type, enabled=False):
+    device = q_BHTK.device.type
+    with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
         if explicit:
-            out_BHTK = _explicit(q_BHTK, k_BHSK, v_BHSK, mask, see_scores, see_pattern)
-        else:
-            out_BHTK = _fused(q_BHTK, k_BHSK, v_BHSK, mask, causal)
-    return out_BHTK if alive is None else out_BHTK * alive
+            return _explicit(q_BHTK, k_BHSK, v_BHSK, mask, alive, see_scores, see_pattern)
+        out_BHTK = _fused(q_BHTK, k_BHSK, v_BHSK, mask, causal)
+        return out_BHTK if alive is None else out_BHTK * alive
 
 
 def _fused(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
@@ -72,7 +73,13 @@ def _fused(q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, mask: Tensor | None, 
 
 
 def _explicit(
-    q_BHTK: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, mask: Tensor | None, see_scores: See | None, see_pattern: See | None
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    mask: Tensor | None,
+    alive: Tensor | None,
+    see_scores: See | None,
+    see_pattern: See | None,
 ) -> Tensor:
     scores_BHTS = q_BHTK @ k_BHSK.transpose(-1, -2) / math.sqrt(q_BHTK.shape[-1])
     if see_scores is not None:
@@ -81,6 +88,8 @@ def _explicit(
     if mask is not None:
         scores_BHTS = scores_BHTS.masked_fill(~mask, -math.inf)
     pattern_BHTS = scores_BHTS.softmax(-1).to(v_BHSK.dtype)
+    if alive is not None:
+        pattern_BHTS = pattern_BHTS * alive
     if see_pattern is not None:
         pattern_BHTS = see_pattern(pattern_BHTS)
     return pattern_BHTS @ v_BHSK

@@ -41,7 +41,13 @@ class MultiHead(Mixer):
         q_BHTK = self.q(self._heads(self.query(x_BTD)))
         k_BHSK, v_BHSK = self.k(k_BHSK), self.v(v_BHSK)
         z_BHTK = attend(
-            q_BHTK, k_BHSK, v_BHSK, mask=mask, causal=self.config.causal, see_scores=self.scores, see_pattern=self.pattern
+            q_BHTK,
+            k_BHSK,
+            v_BHSK,
+            mask=mask,
+            causal=self.config.causal,
+            see_scores=self.scores,
+            see_pattern=self.pattern,
         )
         z_BHTK = self.z(z_BHTK)
         return self.result(self.out(z_BHTK.transpose(1, 2).flatten(2)))

@@ -14,9 +14,11 @@ POOL = 1 << 23
 @lru_cache(maxsize=8)
 def _pool(probability: float, dtype: torch.dtype) -> Tensor:
     """A long vector of keep-or-drop decisions, each kept one already divided by ``1 − p``."""
-    generator = torch.Generator().manual_seed(0x6C617373)
-    kept = torch.rand(POOL, generator=generator) >= probability
-    return kept.to(dtype) / (1.0 - probability)
+    # Shared by every later call: inference mode or another default device around the first one must not stick to it.
+    with torch.inference_mode(False), torch.device("cpu"):
+        generator = torch.Generator().manual_seed(0x6C617373)
+        kept = torch.rand(POOL, generator=generator) >= probability
+        return kept.to(dtype) / (1.0 - probability)
 
 
 class Dropout(nn.Module):
@@ -36,7 +38,7 @@ class Dropout(nn.Module):
             return x
         if x.device.type != "cpu" or 2 * x.numel() > POOL:
             return F.dropout(x, self.probability)
-        offset = int(torch.randint(0, POOL - x.numel(), (1,)))
+        offset = int(torch.randint(0, POOL - x.numel(), (1,), device="cpu"))
         return x * _pool(self.probability, x.dtype)[offset : offset + x.numel()].view(x.shape)
 
     def extra_repr(self) -> str:

@@ -12,7 +12,7 @@ from glassformer.errors import UserError
 def sinusoids(positions_T: Tensor, d_model: int, *, base: float = 10000.0, layout: str = "interleaved") -> Tensor:
     """Computes ``PE(pos, 2i) = sin(pos / base^(2i/d))`` and ``PE(pos, 2i+1) = cos(pos / base^(2i/d))``.
 
-    Vaswani et al. 2017, section 3.5. Computed in double precision, since float32 loses digits of the phase at far positions.
+    Vaswani et al. 2017, section 3.5. In double precision, since float32 loses digits of the phase at far positions.
 
     Args:
         positions_T: Positions, any real numbers.

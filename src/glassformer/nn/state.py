@@ -101,7 +101,9 @@ class DecodeState:
         batch: Number of rows.
     """
 
-    def __init__(self, blocks: list[BlockState], memory_mask_BS: Tensor | None, batch: int, device: torch.device) -> None:
+    def __init__(
+        self, blocks: list[BlockState], memory_mask_BS: Tensor | None, batch: int, device: torch.device
+    ) -> None:
         self.blocks = blocks
         self.memory_mask_BS = memory_mask_BS
         self.length = 0

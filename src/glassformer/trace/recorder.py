@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Trace(Mapping[str, Tensor]):
     """Name → tensor, for every tap that the call passed; ``axes(name)`` tells what the dimensions are.
 
-    A tap passed several times, as in decoding step by step, keeps its values in ``steps(name)``; ``trace[name]`` is the last.
+    A tap passed several times, as in decoding step by step, keeps its values in ``steps(name)``; ``trace[name]`` is the
+    last of them.
     """
 
     def __init__(self, model: nn.Module) -> None:
