@@ -145,7 +145,7 @@ def _help() -> str:
             "Commands:",
             *lines,
             "",
-            "  glassformer COMMAND --help   the flags of one command (written with - or with _)",
+            "  glassformer COMMAND --help   its flags, each written with - or with _",
             "  glassformer --version",
         ]
     )
@@ -159,8 +159,8 @@ def _complain(message: str, code: int) -> int:
 
 def _drop_output() -> None:
     """Sends what is still buffered for stdout nowhere: the interpreter would fail, and say so, flushing it at exit."""
-    if isinstance(sys.stdout, TextIOWrapper):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if sys.stdout is sys.__stdout__:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _speak_utf8() -> None:

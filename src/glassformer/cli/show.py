@@ -1,0 +1,127 @@
+"""`glassformer show`: a model's tree of parts, and what it costs."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from glassformer.errors import UserError
+
+if TYPE_CHECKING:
+    from glassformer.config import ModelConfig
+    from glassformer.models.describe import Cost, Node
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def show(
+    model: Annotated[str, typer.Argument(help="A preset (glassformer list), a model's folder, or a bundled model.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    context: Annotated[int, typer.Option(min=1, help="Sequence length that FLOPs are stated for.")] = 128,
+) -> None:
+    """A model's tree: shapes, parameters, memory for training and for decoding, FLOPs a token."""
+    config, source = _configuration(model)
+
+    from glassformer.models.build import build_model
+    from glassformer.models.describe import cost, tree
+
+    built = build_model(config, device="meta", initialise=False)
+    root, spent = tree(built, model), cost(built, context)
+    if as_json:
+        answer = {"name": model, "source": source, "config": config.to_dict(), **asdict(spent), "tree": root.to_dict()}
+        print(json.dumps(answer, ensure_ascii=False, indent=2))
+    else:
+        _print(root, spent, source)
+
+
+def _configuration(name: str) -> tuple[ModelConfig, str]:
+    """The configuration of a preset, or of a model on disk, and where its numbers come from."""
+    from glassformer.families import configure, presets
+
+    known = presets()
+    if name in known:
+        return configure(name), known[name][1].source
+    from glassformer.api import bundled_models, find_model
+    from glassformer.store import read_header
+
+    if not Path(name).exists() and name not in bundled_models():
+        near = difflib.get_close_matches(name, [*known, *bundled_models()], n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "glassformer list names the presets"
+        raise UserError(f"{name}: neither a preset, nor a bundled model, nor a folder; {hint}")
+    path = find_model(name)
+    return read_header(path).model, str(path)
+
+
+def _print(root: Node, spent: Cost, source: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    # Off a terminal nothing may wrap or be cut: the reader is a program or a file.
+    console = Console(width=None if terminal else 200, highlight=False)
+    parts = Table.grid(padding=(0, 2))
+    for justify in ("left", "left", "left", "right"):
+        parts.add_column(justify=justify, no_wrap=True)
+    for guide, node in _rows(root):
+        name = Text(guide, style="dim").append(node.name, style="bold not dim")
+        times = f" × {node.repeat}" if node.repeat > 1 else ""
+        count = f"{node.parameters:,}{times}" if node.parameters else "–"
+        parts.add_row(name, Text(node.kind, style="cyan"), node.shape, count)
+    numbers = Table.grid(padding=(0, 2))
+    numbers.add_column(no_wrap=True, style="bold")
+    numbers.add_column(no_wrap=True, justify="right")
+    numbers.add_column(no_wrap=terminal is False)
+    for row in _costs(spent):
+        numbers.add_row(*row)
+    with console.capture() as captured:
+        console.print(Text(source, style="dim"))
+        console.print(parts)
+        console.print()
+        console.print(numbers)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def _rows(node: Node, lead: str = "", last: bool = True, top: bool = True) -> Iterator[tuple[str, Node]]:
+    """Every node in reading order, with the lines that draw the tree before it."""
+    yield ("" if top else lead + ("└─ " if last else "├─ ")), node
+    inner = "" if top else lead + ("   " if last else "│  ")
+    for index, child in enumerate(node.children):
+        yield from _rows(child, inner, index == len(node.children) - 1, top=False)
+
+
+def _costs(spent: Cost) -> Iterator[tuple[str, str, str]]:
+    yield "parameters", f"{spent.parameters:,}", "shared ones counted once"
+    parts = f"weights {size(spent.weights)} + gradients {size(spent.gradients)} + Adam's moments {size(spent.moments)}"
+    yield "training", size(spent.training), f"float32: {parts}; activations come on top"
+    cached = f"{size(spent.cache_per_target)} a written token, {size(spent.cache_per_source)} a source token"
+    yield "decoding", size(spent.weights), f"float32 weights; each row's cache: {cached}"
+    forward = f"{flops(spent.flops_per_source)} a source token, {flops(spent.flops_per_target)} a target token"
+    both = spent.flops_per_source + spent.flops_per_target
+    yield "arithmetic", flops(both), f"forward: {forward}, at a length of {spent.context}; training takes 3 ×"
+
+
+def size(count: float) -> str:
+    """Bytes in the nearest unit of 1,000."""
+    return _scaled(count, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def flops(count: float) -> str:
+    """Floating-point operations in the nearest unit of 1,000."""
+    return _scaled(count, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"))
+
+
+def _scaled(count: float, units: tuple[str, ...]) -> str:
+    for unit in units[:-1]:
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} {units[-1]}"
