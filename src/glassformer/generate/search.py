@@ -16,7 +16,7 @@ enter its n-best.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -35,13 +35,16 @@ class DecodeState(Protocol):
         """Makes row i the old row `index_N[i]`, in place: expands, reorders and shrinks the batch."""
 
 
-class Decodable(Protocol):
+StateT = TypeVar("StateT", bound=DecodeState)
+
+
+class Decodable(Protocol[StateT]):
     """A model that search can drive."""
 
-    def start(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> DecodeState:
+    def start(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> StateT:
         """Encodes the sources once and returns a state of B rows."""
 
-    def step(self, tokens_BT: Tensor, state: DecodeState) -> Tensor:
+    def step(self, tokens_BT: Tensor, state: StateT) -> Tensor:
         """Appends the tokens to the state and returns the logits (B, V) of the last position."""
 
 
@@ -138,7 +141,7 @@ class _Pool:
 
 @torch.no_grad()
 def search(
-    model: Decodable,
+    model: Decodable[StateT],
     source_BS: Tensor,
     source_mask_BS: Tensor | None,
     config: SearchConfig,

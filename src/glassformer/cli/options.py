@@ -1,0 +1,114 @@
+"""Flags and streams that several commands share."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TextIO
+
+import typer
+
+from glassformer.errors import UserError
+
+if TYPE_CHECKING:
+    from glassformer.api import Translator
+
+Model = Annotated[str, typer.Option("--model", "-m", help="A MODEL directory, or the name of a bundled model.")]
+From = Annotated[str | None, typer.Option("--from", help="Source language, such as zh.")]
+To = Annotated[str | None, typer.Option("--to", help="Target language, such as en.")]
+BeamSize = Annotated[
+    int,
+    typer.Option("--beam-size", "--beam", "--num-beams", "-b", help="Hypotheses kept a sentence; 1 is greedy search."),
+]
+LengthPenalty = Annotated[
+    float,
+    typer.Option("--length-penalty", help="α of the score: the sum of log-probabilities over ((5 + length) / 6)^α."),
+]
+MaxNewTokens = Annotated[
+    int | None,
+    typer.Option("--max-new-tokens", help="Longest translation in tokens.", show_default="twice the source's plus 10"),
+]
+BatchTokens = Annotated[int, typer.Option("--batch-tokens", help="Bound on a batch: padded tokens times beam size.")]
+Precision = Annotated[str, typer.Option("--precision", help="Matrix products in fp32 or bf16; auto is fp32.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads.", show_default="PyTorch's choice")]
+Errors = Annotated[str, typer.Option("--errors", help="A byte that is not UTF-8: strict stops, replace reads U+FFFD.")]
+Output = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write.", show_default="standard output")]
+PairsFile = Annotated[
+    Path,
+    typer.Option(
+        "--tsv", help="Pairs: a TSV whose first line may name its columns by language code, or a .jsonl file."
+    ),
+]
+Limit = Annotated[int | None, typer.Option("--limit", help="Read only so many pairs from the start.")]
+
+
+def open_translator(model: str, precision: str, threads: int | None) -> "Translator":
+    """Loads a model, after what would make PyTorch ignore the number of threads."""
+    import torch
+
+    from glassformer.api import load
+
+    if threads is not None:
+        if threads < 1:
+            raise UserError(f"--threads {threads}: must be 1 or more")
+        torch.set_num_threads(threads)
+    return load(model, precision=precision)
+
+
+def read_limited_pairs(path: Path, source: str, target: str, limit: int | None) -> list[tuple[str, str]]:
+    """The first `limit` pairs of a file."""
+    from glassformer.data.corpus import read_pairs
+
+    if limit is not None and limit < 1:
+        raise UserError(f"--limit {limit}: must be 1 or more")
+    return [(pair.source, pair.target) for pair in read_pairs(path, source=source, target=target)[:limit]]
+
+
+@contextmanager
+def output_stream(path: Path | None) -> Iterator[TextIO]:
+    """Standard output, or a file to be written in UTF-8 with `\\n` at each line's end."""
+    if path is None:
+        yield sys.stdout
+    else:
+        with open(path, "w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+
+
+class Progress:
+    """A count on standard error: one line that is rewritten on a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self, what: str, total: int | None = None) -> None:
+        self.what, self.total, self.done = what, total, 0
+        self.started = time.monotonic()
+        self._terminal = sys.stderr.isatty()
+        self._shown = self.started
+        self._open_line = False
+
+    @property
+    def seconds(self) -> float:
+        """Time since the start, never 0."""
+        return max(time.monotonic() - self.started, 1e-9)
+
+    def add(self, count: int) -> None:
+        """Counts, and shows the count when it is time to."""
+        self.done += count
+        now = time.monotonic()
+        if now - self._shown < (0.2 if self._terminal else 10):
+            return
+        self._shown = now
+        of = f" of {self.total}" if self.total is not None else ""
+        line = f"{self.done}{of} {self.what}, {self.done / self.seconds:.1f}/s"
+        self._open_line = self._terminal
+        print(
+            f"\r{line}\x1b[K" if self._terminal else line,
+            end="" if self._terminal else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def close(self) -> None:
+        """Leaves the rewritten line, so that what follows starts on one of its own."""
+        if self._open_line:
+            print(file=sys.stderr)
+            self._open_line = False

@@ -1,0 +1,187 @@
+"""`translate`, `score` and `evaluate` from the command line, over a tiny model with random weights."""
+
+import io
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from glassformer.api import load
+from glassformer.cli.main import main
+from glassformer.families import configure
+from glassformer.models.build import build_model
+from glassformer.store import Translation, save_model
+from glassformer.text.tokenizer import Tokenizer
+
+LINES = ["我爱自然语言处理。", "我喜欢打篮球。", "I love natural language processing.", "The cat sat on the mat."] * 4
+INPUT = "我爱猫\n\nThe cat sat\u2028on the mat.\n　\nlone\rreturn\nlast"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    torch.manual_seed(3)
+    tokenizer = Tokenizer.train(LINES, vocab_size=330, languages=("zh", "en"))
+    network = build_model(configure("transformer-tiny", vocab_size=tokenizer.vocab_size))
+    path = tmp_path_factory.mktemp("model") / "zh-en"
+    save_model(path, network, tokenizer, Translation(source="zh", target="en", both_directions=True))
+    return str(path)
+
+
+@pytest.fixture
+def tsv(tmp_path) -> str:
+    path = tmp_path / "test.tsv"
+    path.write_text("en\tzh\nThe cat\t我爱猫\nI love\t我喜欢\nthe mat\t打篮球\n", encoding="utf-8")
+    return str(path)
+
+
+def stdin(monkeypatch, data: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def expected(model: str, text: str, **options) -> list[str]:
+    return [t.replace("\n", " ") for t in load(model).translate(text.split("\n"), **options)]
+
+
+def test_a_line_comes_out_for_each_line_in_from_every_kind_of_input(model, tmp_path, monkeypatch, capsys):
+    want = expected(model, INPUT, beam_size=2)
+    assert any(want) and want[1] == want[3] == ""
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_bytes(b"\xef\xbb\xbf" + INPUT.replace("\n", "\r\n").encode())
+
+    stdin(monkeypatch, INPUT.encode())
+    assert main(["translate", "-m", model, "-b", "2"]) == 0
+    assert capsys.readouterr().out == "\n".join(want) + "\n"
+
+    assert main(["translate", "-m", model, "--beam", "2", "-i", str(source), "-o", str(out)]) == 0
+    assert capsys.readouterr().out == ""
+    assert out.read_bytes().decode() == "\n".join(want) + "\n"
+
+    assert main(["translate", "-m", model, "--num_beams", "2", "我爱猫", "last"]) == 0
+    assert capsys.readouterr().out == f"{want[0]}\n{want[-1]}\n"
+
+
+def test_many_lines_keep_their_order_over_chunks(model, monkeypatch, capsys):
+    lines = [f"{'我爱猫' * (i % 5)} {i}" if i % 7 else "" for i in range(70)]
+    stdin(monkeypatch, "\n".join(lines).encode())
+    assert main(["translate", "-m", model, "-b", "1", "--max-new-tokens", "6"]) == 0
+    assert capsys.readouterr().out.split("\n")[:-1] == expected(model, "\n".join(lines), beam_size=1, max_new_tokens=6)
+
+
+def test_results_are_written_before_the_input_ends(model, monkeypatch, capsys):
+    class Endless(io.RawIOBase):
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            if len(capsys.readouterr().out.split("\n")) > 10:
+                raise KeyboardInterrupt
+            buffer[:7] = "我爱\n".encode()
+            return 7
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless(), 7)))
+    assert main(["translate", "-m", model, "-b", "1", "--max-new-tokens", "2"]) == 130
+
+
+def test_jsonl_holds_one_record_a_line_as_the_api_gives_it(model, capsys):
+    arguments = ["--format", "jsonl", "--n-best", "3", "-b", "4", "--length-penalty", "0.6", "--to", "en"]
+    assert main(["translate", "-m", model, *arguments, "我爱猫", ""]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    options = {"beam_size": 4, "n_best": 3, "length_penalty": 0.6, "to": "en", "details": True}
+    assert records == load(model).translate(["我爱猫", ""], **options)
+
+
+def test_bad_bytes_stop_or_are_replaced(model, monkeypatch, capsys):
+    stdin(monkeypatch, b"ok\nbad \xff\n")
+    assert main(["translate", "-m", model, "-b", "1"]) == 2
+    error = capsys.readouterr().err
+    assert ":2: byte 0xff" in error and "--errors replace" in error
+    stdin(monkeypatch, b"ok\nbad \xff\n")
+    assert main(["translate", "-m", model, "-b", "1", "--errors", "replace"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_empty_input_gives_empty_output_and_says_so(model, monkeypatch, capsys):
+    stdin(monkeypatch, b"")
+    assert main(["translate", "-m", model]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "" and "empty" in captured.err
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (["--n-best", "3", "--format", "jsonl", "-b", "2"], ["--n-best 3", "--beam-size 2"]),
+        (["--n-best", "3"], ["--n-best 3", "--format jsonl"]),
+        (["-b", "0"], ["--beam-size 0", "512"]),
+        (["--precision", "int7"], ["--precision int7", "bf16"]),
+        (["--threads", "0"], ["--threads 0"]),
+        (["--batch-tokens", "0"], ["--batch-tokens 0"]),
+        (["--to", "fr"], ["--to fr", "--from zh --to en"]),
+        (["--errors", "ignore"], ["--errors ignore", "strict or replace"]),
+        (["-i", "absent.txt"], ["TEXT", "absent.txt"]),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(model, capsys, monkeypatch, arguments, told):
+    text = [] if "--errors" in arguments else ["我"]
+    stdin(monkeypatch, b"x")
+    assert main(["translate", "-m", model, *arguments, *text]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert all(part in captured.err for part in told)
+
+
+def test_missing_files_and_models_are_told_by_name(model, tmp_path, capsys):
+    for arguments in (["-m", model, "-i", str(tmp_path / "no.txt")], ["-m", str(tmp_path / "no-model"), "我"]):
+        assert main(["translate", *arguments]) == 2
+        assert "no" in capsys.readouterr().err.replace(str(tmp_path), "")
+
+
+def test_the_output_never_overwrites_the_input(model, tmp_path, capsys):
+    path = tmp_path / "text.txt"
+    path.write_text("我爱\n", encoding="utf-8")
+    assert main(["translate", "-m", model, "-i", str(path), "-o", str(path)]) == 2
+    assert path.read_text(encoding="utf-8") == "我爱\n" and "overwrite" in capsys.readouterr().err
+
+
+def test_score_gives_a_json_line_for_each_pair(model, tsv, capsys):
+    assert main(["score", "-m", model, "--tsv", tsv, "--from", "zh", "--to", "en", "--length-penalty", "0"]) == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(records) == 3
+    for record in records:
+        assert list(record) == ["score", "tokens"] and record["tokens"][-1]["token"] == "</s>"
+        assert record["score"] == pytest.approx(math.fsum(token["logprob"] for token in record["tokens"]))
+    wanted = load(model).score([("我爱猫", "The cat")], to="en", length_penalty=0)
+    assert records[0]["score"] == pytest.approx(wanted[0]["score"], abs=1e-4)
+
+
+@pytest.mark.parametrize("source, target", [("zh", "en"), ("en", "zh")])
+def test_evaluate_scores_what_translate_gives(model, tsv, source, target, capsys):
+    arguments = ["evaluate", "-m", model, "--tsv", tsv, "--from", source, "--to", target, "-b", "2", "--limit", "2"]
+    assert main([*arguments, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    from glassformer.train.evaluate import corpus_scores
+
+    sides = {"zh": ["我爱猫", "我喜欢"], "en": ["The cat", "I love"]}
+    hypotheses = load(model).translate(sides[source], source=source, to=target, beam_size=2)
+    scores = corpus_scores(hypotheses, sides[target], target)
+    assert {key: report[key] for key in scores} == scores
+    assert report["sentences"] == 2 and report["sentences_per_second"] > 0
+
+    assert main(arguments) == 0
+    table = capsys.readouterr().out
+    assert all(f"{report[key]:.2f}" in table for key in ("bleu", "chrf", "ter")) and "a second" in table
+    assert all(signature in table for signature in scores["signatures"].values())
+
+
+def test_help_needs_no_torch():
+    code = (
+        "import sys; from glassformer.cli.main import main\n"
+        "for name in ('translate', 'score', 'evaluate'): assert main([name, '--help']) == 0\n"
+        "assert not {'torch', 'sacrebleu', 'tokenizers'} & set(sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--beam-size" in done.stdout
