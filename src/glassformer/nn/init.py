@@ -24,9 +24,10 @@ def xavier_(model: nn.Module) -> None:
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-        elif isinstance(module, TokenEmbedding | OutputHead | PositionTable):
-            if isinstance(module.weight, nn.Parameter):
-                nn.init.normal_(module.weight, std=1 / math.sqrt(module.weight.shape[1]))
+        elif isinstance(module, TokenEmbedding | OutputHead | PositionTable) and isinstance(
+            module.weight, nn.Parameter
+        ):
+            nn.init.normal_(module.weight, std=1 / math.sqrt(module.weight.shape[1]))
     for module in model.modules():
         if isinstance(module, MultiHead):
             for projection in (module.query, module.key, module.value):
