@@ -1,0 +1,189 @@
+"""Laws of attention: both paths against a loop over pairs of positions, and what masks promise."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.config import AttentionConfig
+from glassformer.nn import mask as masks
+from glassformer.nn.attend import attend
+from glassformer.nn.attention import CrossAttention, SelfAttention
+from glassformer.nn.mixer import Context
+from glassformer.trace.recorder import record
+from tests.randomised import close, randomise
+
+PATHS = pytest.mark.parametrize("explicit", [False, True], ids=["fused", "explicit"])
+
+
+def loop_attention(q, k, v, allowed):
+    """One query and one key at a time, in doubles; ``allowed(b, h, t, s)`` says which pairs may meet."""
+    batch, heads, n_queries, size = q.shape
+    out = torch.zeros(batch, heads, n_queries, v.shape[-1], dtype=torch.float64)
+    for b in range(batch):
+        for h in range(heads):
+            for t in range(n_queries):
+                seen = [s for s in range(k.shape[2]) if allowed(b, h, t, s)]
+                dots = [sum(float(x) * float(y) for x, y in zip(q[b, h, t], k[b, h, s], strict=True)) for s in seen]
+                powers = [math.exp(value / math.sqrt(size)) for value in dots]
+                for s, power in zip(seen, powers, strict=True):
+                    out[b, h, t] += power / sum(powers) * v[b, h, s].double()
+    return out.float()
+
+
+@st.composite
+def problems(draw):
+    batch, heads, size = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 5))
+    n_queries = draw(st.integers(1, 5))
+    causal = draw(st.booleans())
+    n_keys = n_queries + draw(st.integers(0, 3)) if causal else draw(st.integers(1, 6))
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    q = torch.randn(batch, heads, n_queries, size, generator=generator)
+    k, v = (torch.randn(batch, heads, n_keys, size, generator=generator) for _ in range(2))
+    full = (batch, heads, n_queries, n_keys)
+    shape = [full[i] if draw(st.booleans()) else 1 for i in range(3)] + [n_keys]
+    density = draw(st.sampled_from([0.0, 0.3, 0.8]))
+    mask = (torch.rand(shape, generator=generator) < density) if draw(st.booleans()) else None
+    return q, k, v, mask, causal
+
+
+@settings(max_examples=60)
+@given(problems())
+def test_both_paths_equal_the_loop_over_pairs(problem) -> None:
+    q, k, v, mask, causal = problem
+    offset = k.shape[2] - q.shape[2]
+    spread = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
+
+    def allowed(b, h, t, s):
+        return (spread is None or bool(spread[b, h, t, s])) and (not causal or s <= t + offset)
+
+    expected = loop_attention(q, k, v, allowed)
+    for explicit in (False, True):
+        close(attend(q, k, v, mask=mask, causal=causal, explicit=explicit), expected)
+
+
+@settings(max_examples=30)
+@given(problems())
+def test_both_paths_have_equal_gradients(problem) -> None:
+    *tensors, mask, causal = problem
+    gradients = []
+    for explicit in (False, True):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        attend(*leaves, mask=mask, causal=causal, explicit=explicit).sin().sum().backward()
+        gradients.append([leaf.grad for leaf in leaves])
+    for fused, explicit in zip(*gradients, strict=True):
+        assert fused.isfinite().all()
+        close(fused, explicit)
+
+
+@PATHS
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_query_without_a_key_gets_zeros_and_passes_no_gradient(explicit: bool, causal: bool) -> None:
+    q, k, v = (torch.randn(2, 2, 4, 3, requires_grad=True) for _ in range(3))
+    mask = torch.ones(2, 1, 4, 4, dtype=torch.bool)
+    mask[0, :, 2] = False
+    out = attend(q, k, v, mask=mask, causal=causal, explicit=explicit)
+    assert torch.equal(out[0, :, 2], torch.zeros(2, 3))
+    assert (out[1] != 0).all()
+    out[0, :, 2].sum().backward()
+    for leaf in (q, k, v):
+        assert torch.equal(leaf.grad, torch.zeros_like(leaf))
+
+
+@PATHS
+def test_what_a_mask_hides_changes_nothing(explicit: bool) -> None:
+    q, k, v = (torch.randn(2, 2, 5, 3) for _ in range(3))
+    mask = torch.rand(2, 1, 1, 5) < 0.5
+    before = attend(q, k, v, mask=mask, explicit=explicit)
+    hidden = ~mask.transpose(-1, -2)
+    after = attend(q, k + 1e3 * hidden, v - 1e3 * hidden, mask=mask, explicit=explicit)
+    assert torch.equal(before, after)
+
+
+@PATHS
+def test_the_order_of_keys_does_not_matter(explicit: bool) -> None:
+    q, k, v = (torch.randn(1, 2, 6, 4) for _ in range(3))
+    order = torch.randperm(6)
+    close(attend(q, k, v, explicit=explicit), attend(q, k[:, :, order], v[:, :, order], explicit=explicit))
+
+
+@settings(max_examples=40)
+@given(problems())
+def test_the_pattern_is_a_distribution_over_the_allowed_keys_and_makes_the_output(problem) -> None:
+    q, k, v, mask, causal = problem
+    seen = {}
+
+    def see(name):
+        return lambda value: seen.setdefault(name, value)
+
+    out = attend(q, k, v, mask=mask, causal=causal, explicit=True, see_scores=see("s"), see_pattern=see("p"))
+    allowed = torch.ones(*q.shape[:3], k.shape[2], dtype=torch.bool) if mask is None else mask.expand(*seen["p"].shape)
+    if causal:
+        allowed = allowed & masks.causal(q.shape[2], k.shape[2])
+    assert (seen["p"][~allowed] == 0).all()
+    close(seen["p"].sum(-1), allowed.any(-1).float())
+    close(seen["p"] @ v, out)
+    close(seen["s"], torch.einsum("bhtk,bhsk->bhts", q, k) / q.shape[-1] ** 0.5)
+
+
+@PATHS
+def test_a_tap_may_replace_what_it_sees_only_on_the_explicit_path(explicit: bool) -> None:
+    q, k, v = (torch.randn(1, 1, 3, 2) for _ in range(3))
+    out = attend(q, k, v, explicit=explicit, see_pattern=torch.zeros_like)
+    assert (out == 0).all() == explicit
+
+
+@PATHS
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_the_result_keeps_the_dtype_and_stays_close_in_few_bits(explicit: bool, dtype: torch.dtype) -> None:
+    q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
+    mask = torch.rand(2, 1, 5, 5) < 0.7
+    out = attend(q.to(dtype), k.to(dtype), v.to(dtype), mask=mask, explicit=explicit)
+    assert out.dtype == dtype
+    close(out.float(), attend(q, k, v, mask=mask), rtol=0.05, atol=0.05)
+
+
+@given(st.integers(1, 6), st.integers(0, 6))
+def test_the_causal_mask_is_its_definition(n_queries: int, earlier: int) -> None:
+    n_keys = n_queries + earlier
+    expected = [[s <= t + earlier for s in range(n_keys)] for t in range(n_queries)]
+    assert masks.causal(n_queries, n_keys).tolist() == expected
+
+
+def test_masks_combine_as_booleans() -> None:
+    a, b = torch.rand(2, 1, 1, 4) < 0.5, torch.rand(3, 4) < 0.5
+    combined = masks.combine(None, a, None, b)
+    assert combined is not None and combined.dtype == torch.bool
+    assert torch.equal(combined, torch.logical_and(a, b))
+    assert masks.combine(None, None) is None
+    assert torch.equal(masks.padding(torch.tensor([[True, False]])), torch.tensor([[[[True, False]]]]))
+
+
+@pytest.mark.parametrize("d_head", [None, 5])
+def test_heads_are_independent_attentions_over_their_own_columns(d_head: int | None) -> None:
+    config = AttentionConfig(n_heads=2, d_head=d_head)
+    layer = randomise(CrossAttention(config, 8))
+    size = d_head or 4
+    x, memory = torch.randn(2, 3, 8), torch.randn(2, 5, 8)
+    mask = torch.tensor([[True] * 5, [True, True, False, False, False]])
+    parts = []
+    for head in range(2):
+        own = slice(head * size, (head + 1) * size)
+        q, k, v = layer.query(x)[..., own], layer.key(memory)[..., own], layer.value(memory)[..., own]
+        scores = (q @ k.transpose(1, 2) / size**0.5).masked_fill(~mask[:, None], -math.inf)
+        parts.append(scores.softmax(-1) @ v)
+    expected = layer.out(torch.cat(parts, -1))
+    close(layer(x, Context(memory_BSD=memory, memory_mask_BS=mask)), expected)
+
+
+def test_recording_takes_the_explicit_path_with_the_same_result() -> None:
+    layer = randomise(SelfAttention(AttentionConfig(n_heads=2, causal=True), 8))
+    x = torch.randn(2, 4, 8)
+    plain = layer(x, Context())
+    with record(layer) as trace:
+        recorded = layer(x, Context())
+    close(recorded, plain)
+    assert trace["pattern"].shape == (2, 2, 4, 4)
+    assert (trace["pattern"].triu(1) == 0).all()
