@@ -1,7 +1,7 @@
-"""The encoder–decoder Transformer in plain loops, to be read from top to bottom. Nothing here is shared with the package.
+"""The encoder–decoder Transformer in plain loops, to be read from top to bottom. It shares no code with the package.
 
-One sentence pair at a time, without padding, masks, batches, caches or heads folded into one tensor: a key that must not
-be seen is simply not in the loop. Everything is a Python float or a list of them, in double precision.
+One sentence pair at a time, without padding, masks, batches, caches or heads folded into one tensor: a key that must
+not be seen is simply not in the loop. Everything is a Python float or a list of them, in double precision.
 
     d_model   length of a hidden state          x, y     hidden states, one list of d_model numbers a position
     W, b      a matrix [out][in] and its bias   weights  name → numpy array, the model's ``state_dict``
