@@ -3,14 +3,17 @@
 import io
 import json
 import math
+import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
 from glassformer.api import load
 from glassformer.cli.main import main
+from glassformer.cli.translate import Format, _written
 from glassformer.families import configure
 from glassformer.models.build import build_model
 from glassformer.store import Translation, save_model
@@ -70,19 +73,50 @@ def test_many_lines_keep_their_order_over_chunks(model, monkeypatch, capsys):
     assert capsys.readouterr().out.split("\n")[:-1] == expected(model, "\n".join(lines), beam_size=1, max_new_tokens=6)
 
 
-def test_results_are_written_before_the_input_ends(model, monkeypatch, capsys):
+def test_results_come_while_the_input_is_still_open(model):
+    command = [sys.executable, "-m", "glassformer", "translate", "-m", model, "-b", "1", "--max-new-tokens", "2"]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=buffered) as process:
+        assert process.stdin is not None and process.stdout is not None
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        process.stdin.write("我爱\n".encode() * 16)
+        process.stdin.flush()
+        assert [process.stdout.readline()[-1:] for _ in range(16)] == [b"\n"] * 16
+        process.stdin.close()
+        assert process.wait() == 0
+        watchdog.cancel()
+
+
+def test_an_endless_input_is_never_read_far_ahead(model, monkeypatch, capsys):
     class Endless(io.RawIOBase):
+        read_lines = written = 0
+
         def readable(self):
             return True
 
         def readinto(self, buffer):
-            if len(capsys.readouterr().out.split("\n")) > 10:
+            self.read_lines += 1
+            self.written += capsys.readouterr().out.count("\n")
+            assert self.read_lines - self.written <= 1024 + 1
+            if self.read_lines > 1100:
                 raise KeyboardInterrupt
-            buffer[:7] = "我爱\n".encode()
-            return 7
+            buffer[:1] = b"\n"
+            return 1
 
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless(), 7)))
-    assert main(["translate", "-m", model, "-b", "1", "--max-new-tokens", "2"]) == 130
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(Endless(), 1)))
+    assert main(["translate", "-m", model]) == 130
+
+
+def test_a_line_end_inside_a_translation_makes_no_second_line():
+    assert _written({"translation": "a\nb"}, Format.text) == "a b\n"
+
+
+def test_threads_reach_torch(model, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    assert main(["translate", "-m", model, "--threads", "3", "-b", "1", "我"]) == 0
+    assert asked == [3]
 
 
 def test_jsonl_holds_one_record_a_line_as_the_api_gives_it(model, capsys):

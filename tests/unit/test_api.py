@@ -95,6 +95,27 @@ def test_score_gives_each_tokens_log_probability_whatever_the_batch(translator):
     assert translator.score([]) == []
 
 
+def test_a_shorter_n_best_is_the_start_of_a_longer_one(translator):
+    short, long = (translator.translate(TEXTS, beam_size=5, n_best=n, details=True) for n in (2, 5))
+    assert [record["n_best"] for record in short] == [record["n_best"][:2] for record in long]
+
+
+def test_what_is_no_text_is_never_produced(translator, monkeypatch):
+    banned = set()
+    real_search = api.search
+
+    def spy(*args, **options):
+        banned.update(options["banned_ids"])
+        return real_search(*args, **options)
+
+    monkeypatch.setattr(api, "search", spy)
+    translator.translate("我", beam_size=1)
+    t = translator.tokenizer
+    rows_without_a_piece = set(range(t.vocab_size, translator.model.config.target_vocab_size))
+    assert len(rows_without_a_piece) == 5
+    assert banned == {t.pad_id, t.bos_id, t.unk_id, *t.language_ids.values(), *rows_without_a_piece}
+
+
 def source_tags(translator: Translator, monkeypatch, *args, **kwargs) -> list[str]:
     tags = []
     real_search = api.search
