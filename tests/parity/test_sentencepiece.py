@@ -13,14 +13,14 @@ import sentencepiece
 from glassformer.errors import UserError
 from glassformer.text import BpeDropout, Tokenizer
 
-MODELS = {
-    "sentencepiece/test_model.model": "unigram",
-    "sentencepiece/test_ja_model.model": "unigram",
-    "torchtune/m.model": "bpe",
-    "torchtune/sentencepiece.model": "unigram",
-    "seqio/sentencepiece.model": "unigram",
-    "opennmt/sample.sp.model": "unigram",
-}
+MODELS = (
+    "sentencepiece/test_model.model",
+    "sentencepiece/test_ja_model.model",
+    "torchtune/m.model",
+    "torchtune/sentencepiece.model",
+    "seqio/sentencepiece.model",
+    "opennmt/sample.sp.model",
+)
 
 
 @pytest.fixture
@@ -33,9 +33,8 @@ def files(shared: Path) -> Path:
 
 def _random_texts(count: int, seed: int = 7) -> list[str]:
     rng = random.Random(seed)
-    words = "the I saw a girl with telescope 我爱 自然语言 すもも も  ▁ </s> <s> <unk> ＡＢ 12,345 é e\u0301 🐉 \t 𠮷 don't".split(
-        " "
-    )
+    plain = "the I saw a girl with telescope 我爱 自然语言 すもも も ▁ </s> <s> <unk> ＡＢ 12,345 é e\u0301 🐉 𠮷 don't"
+    words = [*plain.split(), "", "\t"]
     texts = [" ".join(rng.choices(words, k=rng.randrange(12))) for _ in range(count)]
     texts += [
         "".join(chr(rng.choice([rng.randrange(32, 127), rng.randrange(0x4E00, 0x9FFF)])) for _ in range(20))
@@ -44,10 +43,41 @@ def _random_texts(count: int, seed: int = 7) -> list[str]:
     return ["", " ", "  x ", *texts]
 
 
-@pytest.mark.parametrize(("name", "kind"), MODELS.items())
-def test_sentencepiece_models_give_the_librarys_ids(files: Path, name: str, kind: str, tmp_path: Path) -> None:
-    library = sentencepiece.SentencePieceProcessor(model_file=str(files / name))
-    ours = Tokenizer.load(files / name)
+@pytest.mark.parametrize("name", MODELS)
+def test_sentencepiece_models_give_the_librarys_ids(files: Path, name: str, tmp_path: Path) -> None:
+    _compare(files / name, "unigram", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_freshly_trained_sentencepiece_models_give_the_librarys_ids(kind: str, tmp_path: Path) -> None:
+    file = tmp_path / "fresh.model"
+    with file.open("wb") as stream:
+        sentencepiece.SentencePieceTrainer.Train(
+            sentence_iterator=iter(_random_texts(200, seed=9)),
+            model_writer=stream,
+            model_type=kind,
+            vocab_size=6000,
+            hard_vocab_limit=False,
+            byte_fallback=True,
+            character_coverage=0.98,
+            user_defined_symbols=["<2en>"],
+            pad_id=3,
+            num_threads=1,
+            minloglevel=2,
+        )
+    _compare(file, kind, tmp_path)
+    ours = Tokenizer.load(file)
+    assert (ours.unk_id, ours.bos_id, ours.eos_id, ours.pad_id) == (0, 1, 2, 3)
+    assert ours.language_ids == {"en": 4}
+    assert ours.normalizer == "nmt_nfkc"
+    assert ours.decode(ours.encode("龘 🐉")) == "龘 🐉"
+    with pytest.raises(UserError, match="BPE dropout"):
+        BpeDropout(ours, 0.1)
+
+
+def _compare(file: Path, kind: str, tmp_path: Path) -> None:
+    library = sentencepiece.SentencePieceProcessor(model_file=str(file))
+    ours = Tokenizer.load(file)
     assert (ours.kind, ours.vocab_size) == (kind, library.vocab_size())
     ours.save(tmp_path)
     again = Tokenizer.load(tmp_path)
@@ -62,11 +92,6 @@ def test_sentencepiece_models_give_the_librarys_ids(files: Path, name: str, kind
     assert ours.decode([*bos, *ours.encode("I saw")]) == ours.decode(ours.encode("I saw"))
     with pytest.raises(UserError, match="outside the vocabulary"):
         ours.decode([ours.vocab_size])
-
-
-def test_dropout_refuses_a_sentencepiece_model(files: Path) -> None:
-    with pytest.raises(UserError, match="BPE dropout"):
-        BpeDropout(Tokenizer.load(files / "torchtune/m.model"), 0.1)
 
 
 def test_several_models_in_one_folder_are_named(files: Path) -> None:
@@ -105,11 +130,8 @@ def test_bert_chinese_decodes_without_spaces(files: Path) -> None:
     assert " " not in tokenizer.decode(tokenizer.encode("我爱自然语言处理。今天很冷，明天呢？"))
 
 
-def _gpt2(folder: Path, text: str) -> list[int]:
+def _gpt2(vocab: dict[str, int], ranks: dict[tuple[str, ...], int], text: str) -> list[int]:
     """Byte-level BPE as Radford et al. 2019 define it, on ASCII text, written from the definition."""
-    vocab = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
-    merges = (folder / "vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]
-    ranks = {tuple(line.split(" ")): rank for rank, line in enumerate(merges)}
     ids = []
     pattern = r"'s|'t|'re|'ve|'m|'ll|'d| ?[A-Za-z]+| ?[0-9]+| ?[^\sA-Za-z0-9]+|\s+(?!\S)|\s+"
     for word in re.findall(pattern, text):
@@ -129,16 +151,20 @@ def test_gpt2_files_give_the_published_ids(files: Path) -> None:
     tokenizer = Tokenizer.load(files / "gpt2")
     assert tokenizer.encode("hello world") == [31373, 995]
     assert (tokenizer.eos_id, tokenizer.vocab_size) == (50256, 50257)
+    vocab = json.loads((files / "gpt2/encoder.json").read_text(encoding="utf-8"))
+    merges = (files / "gpt2/vocab.bpe").read_text(encoding="utf-8").split("\n")[1:-1]
+    ranks = {tuple(line.split(" ")): rank for rank, line in enumerate(merges)}
     rng = random.Random(8)
     for text in [
         "  a  b\n\n c",
         "don't we'll 123!!",
         *("".join(rng.choices("the cat's  12\n!?", k=30)) for _ in range(20)),
     ]:
-        assert tokenizer.encode(text) == _gpt2(files / "gpt2", text)
+        assert tokenizer.encode(text) == _gpt2(vocab, ranks, text)
+    dropout = BpeDropout(tokenizer, 0.0)
     for text in _random_texts(100):
         assert tokenizer.decode(tokenizer.encode(text)) == text
-        assert BpeDropout(tokenizer, 0.0).encode(text, rng) == tokenizer.encode(text)
+        assert dropout.encode(text, rng) == tokenizer.encode(text)
 
 
 def test_vocab_and_merges_pair_equals_the_same_vocabulary_in_tokenizer_json(files: Path, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import json
 import math
 import random
 
+import tokenizers
+
 from glassformer.errors import UserError
 from glassformer.text.tokenizer import Tokenizer
 
@@ -34,10 +36,14 @@ class BpeDropout:
     def __init__(self, tokenizer: Tokenizer, probability: float) -> None:
         if not 0.0 <= probability <= 1.0:
             raise UserError(f"BPE dropout of {probability}: expected a probability from 0 to 1")
+        if not isinstance(tokenizer.backend, tokenizers.Tokenizer):
+            raise UserError("BPE dropout does not work on a SentencePiece model: set BPE dropout to 0")
         state = json.loads(tokenizer.backend.to_str())
         model = state["model"]
         if model["type"] != "BPE":
-            raise UserError(f"BPE dropout needs a bpe tokenizer, and this one is {tokenizer.kind}: set BPE dropout to 0")
+            raise UserError(
+                f"BPE dropout needs a bpe tokenizer, and this one is {tokenizer.kind}: set BPE dropout to 0"
+            )
         if model.get("continuing_subword_prefix") or model.get("end_of_word_suffix") or model.get("ignore_merges"):
             raise UserError("BPE dropout does not know this tokenizer's marks of word ends: set BPE dropout to 0")
         self.probability = probability

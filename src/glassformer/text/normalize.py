@@ -24,7 +24,9 @@ def steps(name: str) -> list[normalizers.Normalizer]:
     Raises:
         KeyError: `name` is not in `NORMALIZERS`.
     """
-    return {"none": lambda: [], "nfc": lambda: [normalizers.NFC()], "nfkc": _nfkc_steps}[name]()
+    named: dict[str, list[normalizers.Normalizer]]
+    named = {"none": [], "nfc": [normalizers.NFC()], "nfkc": _nfkc_steps()}
+    return named[name]
 
 
 def _nfkc_steps() -> list[normalizers.Normalizer]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -22,7 +23,7 @@ _NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),
     "bos": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
     "eos": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|endoftext|>"),
-    "unk": ("<unk>", "[UNK]", "<|endoftext|>"),
+    "unk": ("<unk>", "[UNK]"),
 }
 
 
@@ -40,15 +41,17 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         # A property of the object that tokenizer.json does not hold: without it, "</s>" in a text would end a sentence.
         backend.encode_special_tokens = True
+        backend.no_truncation()
+        backend.no_padding()
         self._backend = backend
         special = {token: self.token_to_id(token) for names in _NAMES.values() for token in names}
         self.pad_id, self.bos_id, self.eos_id, self.unk_id = (
             next((special[name] for name in names if special[name] is not None), None) for names in _NAMES.values()
         )
         self.language_ids: dict[str, int] = {
-            match[1]: index
+            language: index
             for index, token in sorted(backend.get_added_tokens_decoder().items())
-            if (match := _LANGUAGE.fullmatch(token.content))
+            if (language := language_of(token.content))
         }
 
     @classmethod
@@ -83,6 +86,8 @@ class Tokenizer:
         for language in languages:
             if not _LANGUAGE.fullmatch(f"<2{language}>") or list(languages).count(language) > 1:
                 raise UserError(f"language {language!r}: expected distinct codes such as zh or en (--languages zh,en)")
+        from glassformer.text import training
+
         lines = list(lines)
         if not any(line.strip() for line in lines):
             raise UserError("tokenizer training got no text: every line is blank")
@@ -91,42 +96,52 @@ class Tokenizer:
         room = vocab_size - len(reserved) - len(recipe.BYTES) * byte_fallback
         if room < 2:
             least = vocab_size - room + 2
-            raise UserError(f"vocabulary of {vocab_size} has no room beside its fixed pieces: at least {least} (--vocab-size)")
+            raise UserError(
+                f"vocabulary of {vocab_size} has no room beside its fixed pieces: at least {least} (--vocab-size)"
+            )
+        # A WordPiece character takes two pieces: at the start of a word, and inside.
+        room = room // 2 if kind == "wordpiece" else room
         limit = max(1, room * 3 // 4) if limit_alphabet is None else min(limit_alphabet, room)
-        return cls(
-            recipe.train(lines, kind, vocab_size, normalizer, reserved, byte_fallback, min_frequency, limit)
-        )
+        corpus = training.Corpus(lines, kind, normalizer, min_frequency, limit)
+        return cls(training.train(corpus, kind, vocab_size, reserved, byte_fallback, min_frequency))
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
         """A tokenizer from the contents of a tokenizer.json."""
-        return cls(tokenizers.Tokenizer.from_str(text))
+        return Tokenizer(tokenizers.Tokenizer.from_str(text))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Tokenizer:
-        """Reads a directory or a tokenizer.json."""
-        path = Path(path)
-        file = path / FILE_NAME if path.is_dir() else path
+        """Reads a tokenizer, found by the names of its files.
+
+        Args:
+            path: tokenizer.json; SentencePiece's .model; BERT's vocab.txt; GPT-2's vocab.json + merges.txt (or
+                encoder.json + vocab.bpe); or a directory that holds one of them.
+
+        Raises:
+            UserError: nothing there, or not such a file.
+        """
+        from glassformer.text import foreign
+
+        file = foreign.find(Path(path))
         try:
-            return cls.from_json(file.read_text(encoding="utf-8"))
+            if file.suffix == ".model":
+                from glassformer.text.sentencepiece import SentencePieceTokenizer
+
+                return SentencePieceTokenizer.read(file)
+            return Tokenizer(foreign.read(file))
         except OSError as error:
-            raise UserError(f"{file}: no tokenizer here ({error.strerror})") from None
-        except Exception as error:
-            raise UserError(f"{file}: not a tokenizer.json ({error})") from None
+            raise UserError(f"{file}: cannot read the tokenizer ({error.strerror})") from None
+        except UnicodeDecodeError as error:
+            raise UserError(f"{file}: not UTF-8 (byte {error.start}), so not a tokenizer file") from None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes tokenizer.json, into `path` if that is a directory (or has no suffix), atomically."""
         path = Path(path)
         file = path / FILE_NAME if path.is_dir() or not path.suffix else path
-        try:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
-            temporary.write_text(self._backend.to_str(pretty=True), encoding="utf-8")
-            os.replace(temporary, file)
-        except OSError as error:
-            raise UserError(f"{file}: cannot save the tokenizer ({error.strerror})") from None
+        write(file, self._backend.to_str(pretty=True).encode())
 
-    def __reduce__(self) -> tuple[object, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_json, (self._backend.to_str(),)
 
     def encode(self, text: str) -> list[int]:
@@ -173,13 +188,14 @@ class Tokenizer:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     @cached_property
-    def _state(self) -> dict[str, object]:
-        return dict(json.loads(self._backend.to_str()))
+    def _state(self) -> dict[str, Any]:
+        # Nine digits of a score: its last bits do not survive the library's reading and writing.
+        return dict(json.loads(self._backend.to_str(), parse_float=lambda number: f"{float(number):.9g}"))
 
     @property
     def kind(self) -> str:
         """bpe, wordpiece, unigram, or in a foreign file another model's name in lower case."""
-        return str(self._state["model"]["type"]).lower()  # type: ignore[index]
+        return str(self._state["model"]["type"]).lower()
 
     @cached_property
     def normalizer(self) -> str:
@@ -195,6 +211,23 @@ class Tokenizer:
         """SHA-256 of the canonical tokenizer.json: equal hashes mean equal ids for every text."""
         canonical = json.dumps(self._state, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def language_of(token: str) -> str | None:
+    """`xx` for the token `<2xx>`, which asks for a translation into that language; None for any other."""
+    match = _LANGUAGE.fullmatch(token)
+    return match[1] if match else None
+
+
+def write(file: Path, data: bytes) -> None:
+    """Writes a whole file or nothing: a reader never sees half of it."""
+    temporary = file.with_name(f".{file.name}.{os.getpid()}.tmp")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
+        os.replace(temporary, file)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _check_choice(what: str, value: str, choices: Sequence[str]) -> None:
