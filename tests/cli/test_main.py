@@ -24,7 +24,7 @@ GLASSFORMER = [sys.executable, "-m", "glassformer"]
 
 @pytest.fixture
 def probe(monkeypatch):
-    """Registers a command `probe` with one flag, whose body a test chooses by setting `probe.body`."""
+    """Registers a command `probe` with one flag, whose body a test chooses by `probe.body`, and a group `probes`."""
     module = ModuleType("glassformer.cli.probe")
     module.app = typer.Typer(add_completion=False)
     module.body = lambda size: print(f"size={size}")
@@ -33,8 +33,13 @@ def probe(monkeypatch):
     def probe_command(text: str = "", beam_size: int = typer.Option(1, "--beam-size", "-b")) -> None:
         module.body(beam_size)
 
-    monkeypatch.setitem(sys.modules, "glassformer.cli.probe", module)
-    monkeypatch.setitem(shell.COMMANDS, "probe", "A command for tests.")
+    group = ModuleType("glassformer.cli.probes")
+    group.app = typer.Typer(add_completion=False, no_args_is_help=True)
+    group.app.command("one")(lambda: module.body(1))
+    group.app.command("other")(lambda: module.body(2))
+    for added in (module, group):
+        monkeypatch.setitem(sys.modules, added.__name__, added)
+        monkeypatch.setitem(shell.COMMANDS, added.__name__.split(".")[-1], "A command for tests.")
     return module
 
 
@@ -50,6 +55,11 @@ def one_line(capsys) -> str:
     assert out == ""
     assert err.endswith("\n") and err.count("\n") == 1, err
     return err
+
+
+def test_a_group_runs_its_part(probe, capsys):
+    assert shell.main(["probes", "other"]) == 0
+    assert capsys.readouterr().out == "size=2\n"
 
 
 @pytest.mark.parametrize("spelling", ["--beam-size", "--beam_size", "-b"])
@@ -98,10 +108,12 @@ def test_a_command_chooses_its_exit_code(probe, code):
         (["tranlate"], "no command 'tranlate'; did you mean 'translate'?"),
         (["--verson"], "no flag '--verson'; did you mean '--version'?"),
         (["zzz"], "no command 'zzz'; see glassformer --help"),
-        (["probe", "--beem-size", "3"], "did you mean --beam-size?"),
-        (["probe", "--beem_size", "3"], "did you mean --beam-size?"),
+        (["probe", "--beem-size", "3"], "did you mean '--beam-size'?"),
+        (["probe", "--beem_size", "3"], "did you mean '--beam-size'?"),
         (["probe", "-b", "many"], "invalid value for '--beam-size'"),
-        (["probe", "--zzz"], "no flag --zzz; see glassformer probe --help"),
+        (["probes"], "glassformer probes: say which part: one, other;"),
+        (["probes", "othr"], "'othr'. Did you mean 'other'?\n"),
+        (["probe", "--zzz"], "no flag '--zzz'; see glassformer probe --help"),
     ],
 )
 def test_a_misspelling_is_answered_in_one_line(probe, capsys, arguments, says):

@@ -75,6 +75,9 @@ def _run_command(name: str, arguments: list[str]) -> int:
 
     module = importlib.import_module(f"glassformer.cli.{name}")
     command = typer.main.get_command(module.app)
+    parts = getattr(command, "commands", None)
+    if parts and not arguments:
+        raise UserError(f"glassformer {name}: say which part: {', '.join(parts)}; see glassformer {name} --help")
     settings: dict[str, Any] = {
         "token_normalize_func": lambda token: token.replace("_", "-"),
         "help_option_names": ["-h", "--help"],
@@ -108,17 +111,14 @@ def _diagnose(error: Exception) -> tuple[str, int]:
 
 def _usage(error: Any) -> str:
     """Typer's message as one line in our form, naming the command whose help tells more."""
-    message: str = error.format_message()
-    if "\n" in message:  # a group without a sub-command answers with its whole help
-        return f"no sub-command given; see {error.ctx.command_path} --help"
+    message = " ".join(error.format_message().split())
     unknown = getattr(error, "option_name", None)
-    possible = getattr(error, "possibilities", None)
-    if unknown and possible is not None:
-        hint = f"did you mean {' or '.join(sorted(possible)[:3])}?" if possible else ""
-        message = f"no flag {unknown}; {hint}".rstrip("; ")
+    if unknown:
+        near = _did_you_mean(unknown, list(getattr(error, "possibilities", None) or []))
+        message = f"no flag {unknown!r}; {near}".rstrip("; ")
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)
-    if context is None or "did you mean" in message:
+    if context is None or "did you mean" in message.lower():
         return message
     return f"{message.rstrip('.')}; see {context.command_path} --help"
 
