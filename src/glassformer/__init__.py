@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from glassformer.api import train as train
     from glassformer.config import ModelConfig as ModelConfig
     from glassformer.errors import UserError as UserError
-    from glassformer.models.seq2seq import Seq2Seq
+    from glassformer.families import build as build
     from glassformer.trace.recorder import record as record
 
 __version__ = "0.1.0"
@@ -25,28 +25,12 @@ _HOME = {
     "ModelConfig": "glassformer.config",
     "Translator": "glassformer.api",
     "UserError": "glassformer.errors",
+    "build": "glassformer.families",
     "load": "glassformer.api",
     "record": "glassformer.trace.recorder",
 }
 
 __all__ = ["ModelConfig", "Translator", "UserError", "__version__", "build", "load", "record", "train"]
-
-
-def build(model: str | ModelConfig, device: str = "cpu", **overrides: Any) -> Seq2Seq:
-    """Builds a freshly initialised model.
-
-    Args:
-        model: A preset that `glassformer list` names, or a whole configuration.
-        device: `"meta"` gives shapes and parameter counts of any size of model without its memory.
-        overrides: Numbers of the preset to replace, such as `vocab_size=8000`.
-
-    Raises:
-        UserError: An unknown preset or setting, with the nearest known one.
-    """
-    from glassformer.families import configure
-    from glassformer.models.build import build_model
-
-    return build_model(configure(model, **overrides) if isinstance(model, str) else model, device)
 
 
 class _TrainModule(ModuleType):

@@ -28,6 +28,13 @@ class Batch:
     labels_BT: Tensor
     n_labels: int
 
+    def to(self, device: torch.device) -> "Batch":
+        """This batch on another device."""
+        mask = None if self.source_mask_BS is None else self.source_mask_BS.to(device)
+        return Batch(
+            self.source_BS.to(device), mask, self.target_BT.to(device), self.labels_BT.to(device), self.n_labels
+        )
+
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> tuple[Tensor, Tensor | None]:
     """Pad rows on the right to the longest.

@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from glassformer.config import ModelConfig
 from glassformer.models.stack import Stack
 from glassformer.nn.embed import OutputHead, TokenEmbedding
-from glassformer.nn.init import xavier_
 from glassformer.nn.mixer import Context
 from glassformer.nn.state import DecodeState
 from glassformer.nn.tap import taps
@@ -24,7 +23,6 @@ class Seq2Seq(nn.Module):
         self.encoder = Stack(config.encoder, config.d_model)
         self.decoder = Stack(config.decoder, config.d_model)
         self.head = OutputHead(config.head, config.d_model, config.target_vocab_size, config.tie)
-        xavier_(self)
 
     @property
     def decoder_embed(self) -> TokenEmbedding:

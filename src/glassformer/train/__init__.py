@@ -1,0 +1,1 @@
+"""Training: from sentence pairs to a MODEL directory."""

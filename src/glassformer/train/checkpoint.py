@@ -1,0 +1,148 @@
+"""Checkpoints of a run: each a MODEL directory, with what a resumed run needs beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from glassformer.errors import UserError
+from glassformer.models.seq2seq import Seq2Seq
+from glassformer.store import Translation, atomic_directory, write_model
+from glassformer.text.tokenizer import Tokenizer
+
+STATE = "training_state"
+_STEP = re.compile(r"step-(\d+)")
+
+
+@dataclass
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        step: Optimizer steps done.
+        epoch: Current pass over the data, from 0.
+        batch: Batches of this epoch already used.
+        epoch_began: The step at which this epoch began, which decides how it is segmented.
+        best: Highest dev score so far (BLEU, or the negated dev loss); ``None`` before the first evaluation.
+        best_step: Step of that score.
+        stale: Evaluations since then.
+        seconds: Time spent training, over all resumed parts.
+        history: One entry for each evaluation.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    epoch_began: int = 0
+    best: float | None = None
+    best_step: int = 0
+    stale: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Checkpoints:
+    """The checkpoints of one run folder: ``step-N/`` for the newest few, ``last/`` and ``best/``.
+
+    ``last`` and ``best`` hold hard links to the files of a step, so they cost no space and outlive that step's folder.
+    """
+
+    def __init__(self, run: Path, keep: int) -> None:
+        self.run = run
+        self.keep = keep
+
+    def steps(self) -> list[int]:
+        """Steps with a whole checkpoint, oldest first."""
+        found = [_STEP.fullmatch(path.name) for path in self.run.glob("step-*")]
+        return sorted(int(match[1]) for match in found if match)
+
+    def directory(self, step: int) -> Path:
+        """Where the checkpoint of a step is."""
+        return self.run / f"step-{step}"
+
+    def save(
+        self,
+        model: Seq2Seq,
+        tokenizer: Tokenizer,
+        translation: Translation,
+        optimizer: torch.optim.Optimizer,
+        progress: Progress,
+        rng_states: list[Tensor],
+    ) -> None:
+        """Writes a checkpoint, whole or not at all, points ``last`` to it, and drops the oldest ones."""
+        target = self.directory(progress.step)
+        with atomic_directory(target) as scratch:
+            write_model(scratch, model, tokenizer, translation)
+            state = scratch / STATE
+            state.mkdir()
+            tensors = dict(_flatten_optimizer(optimizer))
+            tensors |= {f"rng.{rank}": rng for rank, rng in enumerate(rng_states)}
+            try:
+                save_file(tensors, state / "state.safetensors")
+            except SafetensorError as error:
+                raise OSError(f"{state}: {error}") from error
+            (state / "progress.json").write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
+        self.link("last", progress.step)
+        for step in self.steps()[: -self.keep]:
+            shutil.rmtree(self.directory(step))
+
+    def link(self, name: str, step: int) -> None:
+        """Makes ``name`` (``last`` or ``best``) a copy of a step's checkpoint, by hard links."""
+        source = self.directory(step)
+        with atomic_directory(self.run / name) as scratch:
+            for file in source.rglob("*"):
+                place = scratch / file.relative_to(source)
+                if file.is_dir():
+                    place.mkdir(parents=True, exist_ok=True)
+                    continue
+                place.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    os.link(file, place)
+                except OSError:  # a file system without hard links
+                    shutil.copy2(file, place)
+
+
+def load_state(directory: Path, optimizer: torch.optim.Optimizer) -> tuple[Progress, list[Tensor]]:
+    """Reads a checkpoint's training state into the optimizer.
+
+    Returns:
+        The progress, and the RNG state of each rank.
+
+    Raises:
+        UserError: When the state is missing or damaged.
+    """
+    state = directory / STATE
+    try:
+        progress = Progress(**json.loads((state / "progress.json").read_text(encoding="utf-8")))
+        tensors = load_file(state / "state.safetensors")
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        raise UserError(f"{state}: cannot resume ({error}); delete {directory} to resume from an older one") from None
+    rng_states = [tensors.pop(f"rng.{rank}") for rank in range(sum(name.startswith("rng.") for name in tensors))]
+    _restore_optimizer(optimizer, tensors)
+    return progress, rng_states
+
+
+def _flatten_optimizer(optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
+    return [
+        (f"optimizer.{index}.{name}", value)
+        for index, state in optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    ]
+
+
+def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        _, index, name = key.split(".")
+        state.setdefault(int(index), {})[name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,94 @@
+"""Scores on the dev set while training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+import torch
+
+from glassformer.data.batching import shard
+from glassformer.data.collate import pad
+from glassformer.data.corpus import Pair
+from glassformer.generate.search import SearchConfig, search
+from glassformer.models.seq2seq import Seq2Seq
+from glassformer.store import Translation
+from glassformer.text.tokenizer import Tokenizer
+from glassformer.train.distributed import World
+from glassformer.train.evaluate import corpus_scores
+from glassformer.train.examples import Examples, batch_of, plan
+from glassformer.train.objectives import translation_loss
+
+SENTENCES = 64
+
+
+class DevSet:
+    """A dev set, shared out over the processes of a run."""
+
+    def __init__(
+        self,
+        pairs: Sequence[Pair],
+        tokenizer: Tokenizer,
+        translation: Translation,
+        world: World,
+        *,
+        lines: int,
+        max_len: int,
+    ) -> None:
+        self._tokenizer, self._translation, self._world = tokenizer, translation, world
+        self._max_len = max_len
+        self._examples = Examples(pairs, tokenizer, translation).plain()
+        self._pairs = list(pairs[:lines])
+        self._scored = Examples(self._pairs, tokenizer, translation).plain() if lines else []
+
+    @torch.no_grad()
+    def loss(self, model: Seq2Seq, batch_tokens: int, autocast: AbstractContextManager[object]) -> float:
+        """Mean negative log-likelihood of a target token, in nats, without label smoothing."""
+        pad_id = self._tokenizer.pad_id
+        assert pad_id is not None
+        total = torch.zeros(2, dtype=torch.float64)
+        batches = plan(self._examples, batch_tokens=batch_tokens, seed=0, epoch=0, max_len=self._max_len).batches
+        for index in range(self._world.rank, len(batches), self._world.size):
+            batch = batch_of(self._examples, batches[index], self._tokenizer)
+            with autocast:
+                _, nll = translation_loss(model, batch, smoothing=0.0, pad_id=pad_id)
+            total += torch.tensor([float(nll), batch.n_labels])
+        self._world.sum_(total)
+        return float(total[0] / total[1])
+
+    def bleu(self, model: Seq2Seq, autocast: AbstractContextManager[object]) -> dict[str, float]:
+        """BLEU of greedy translations of the first lines, ``{"bleu zh-en": …}`` for each direction."""
+        if not self._scored:
+            return {}
+        mine = shard(list(range(len(self._scored))), self._world.rank, self._world.size)
+        mine.sort(key=lambda row: len(self._scored[row].source))
+        written: dict[int, str] = {}
+        for start in range(0, len(mine), SENTENCES):
+            rows = mine[start : start + SENTENCES]
+            with autocast:
+                written |= zip(rows, self._translate(model, [self._scored[row].source for row in rows]), strict=True)
+        everything = {row: text for part in self._world.gather(written) for row, text in part.items()}
+        scores: dict[str, float] = {}
+        for index, (origin, goal) in enumerate(self._translation.directions):
+            references = [pair.target if goal == self._translation.target else pair.source for pair in self._pairs]
+            first = index * len(self._pairs)
+            hypotheses = [everything[first + row] for row in range(len(self._pairs))]
+            scores[f"bleu {origin}-{goal}"] = corpus_scores(hypotheses, references, goal)["bleu"]
+        return scores
+
+    def _translate(self, model: Seq2Seq, sources: list[list[int]]) -> list[str]:
+        tokenizer = self._tokenizer
+        assert tokenizer.pad_id is not None and tokenizer.bos_id is not None and tokenizer.eos_id is not None
+        source_BS, source_mask_BS = pad(sources, tokenizer.pad_id)
+        never = [tokenizer.pad_id, tokenizer.bos_id, *tokenizer.language_ids.values()]
+        found = search(
+            model,
+            source_BS,
+            source_mask_BS,
+            SearchConfig(),
+            bos_id=tokenizer.bos_id,
+            eos_id=tokenizer.eos_id,
+            banned_ids=never,
+            max_length=self._max_len,
+        )
+        return [tokenizer.decode(hypotheses[0].ids) for hypotheses in found]

@@ -1,0 +1,116 @@
+"""From parallel text to training examples."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from glassformer.data.batching import Plan, plan_epoch
+from glassformer.data.collate import Batch, collate
+from glassformer.data.corpus import Pair, read_pairs
+from glassformer.errors import UserError
+from glassformer.store import Translation
+from glassformer.text.bpe_dropout import BpeDropout
+from glassformer.text.tokenizer import Tokenizer
+from glassformer.train.config import DataSection, TokenizerSection
+
+
+class Example(NamedTuple):
+    """One source and target as ids; the source carries its special tokens, the target gets them when collated."""
+
+    source: list[int]
+    target: list[int]
+
+
+def read_corpus(entries: str | Sequence[str | tuple[str, str]], data: DataSection) -> list[Pair]:
+    """Reads the files of ``data.train`` or ``data.dev`` in order."""
+    pairs: list[Pair] = []
+    for entry in [entries] if isinstance(entries, str) else entries:
+        path, target_path = (entry, None) if isinstance(entry, str) else entry
+        pairs += read_pairs(path, target_path, source=data.source, target=data.target)
+    return pairs
+
+
+def make_tokenizer(section: TokenizerSection, pairs: Sequence[Pair], translation: Translation) -> Tokenizer:
+    """Loads the tokenizer that the config names, or learns one from both sides of the text."""
+    languages = [translation.source, translation.target] if translation.both_directions else []
+    if section.source is None:
+        return Tokenizer.train(
+            (text for pair in pairs for text in pair),
+            languages=languages,
+            **section.model_dump(exclude={"source"}),
+        )
+    tokenizer = Tokenizer.load(section.source)
+    check_tokenizer(tokenizer, languages, section.source)
+    return tokenizer
+
+
+def check_tokenizer(tokenizer: Tokenizer, languages: Sequence[str], where: str | os.PathLike[str]) -> None:
+    """Refuses a tokenizer without the special tokens that training needs."""
+    missing = [f"<2{code}>" for code in languages if code not in tokenizer.language_ids]
+    missing += [name for name in ("pad_id", "bos_id", "eos_id") if getattr(tokenizer, name) is None]
+    if missing:
+        raise UserError(
+            f"{where}: the tokenizer lacks {', '.join(missing)}; train one with "
+            f"glassformer tokenizer train --languages {','.join(languages) or 'zh,en'}"
+        )
+
+
+class Examples:
+    """A parallel text as examples, segmented anew for each epoch when BPE dropout is on.
+
+    Each pair is one example for each direction of the translation. What an epoch holds is a pure function of the text,
+    the seed and the epoch, so that a resumed run sees what an uninterrupted one would have seen.
+    """
+
+    def __init__(
+        self, pairs: Sequence[Pair], tokenizer: Tokenizer, translation: Translation, bpe_dropout: float = 0.0
+    ) -> None:
+        self._pairs = pairs
+        self._tokenizer = tokenizer
+        self._translation = translation
+        self._dropout = BpeDropout(tokenizer, bpe_dropout) if bpe_dropout else None
+
+    def plain(self) -> list[Example]:
+        """Every example in the segmentation that translation uses."""
+        sources = self._tokenizer.encode_batch([pair.source for pair in self._pairs])
+        targets = self._tokenizer.encode_batch([pair.target for pair in self._pairs])
+        return self._directed(sources, targets)
+
+    def sampled(self, seed: int, epoch: int) -> list[Example]:
+        """Every example in a segmentation drawn for this epoch; the plain one without BPE dropout."""
+        if self._dropout is None:
+            return self.plain()
+        rng = random.Random(f"bpe/{seed}/{epoch}")
+        sides = [[self._dropout.encode(text, rng) for text in pair] for pair in self._pairs]
+        return self._directed([side[0] for side in sides], [side[1] for side in sides])
+
+    def _directed(self, sources: list[list[int]], targets: list[list[int]]) -> list[Example]:
+        eos = self._tokenizer.eos_id
+        assert eos is not None
+        examples: list[Example] = []
+        for origin, goal in self._translation.directions:
+            read, written = (sources, targets) if origin == self._translation.source else (targets, sources)
+            prefix = [self._tokenizer.language_ids[goal]] if self._translation.both_directions else []
+            examples += [Example([*prefix, *a, eos], b) for a, b in zip(read, written, strict=True)]
+        return examples
+
+
+def plan(examples: Sequence[Example], *, batch_tokens: int, seed: int, epoch: int, max_len: int) -> Plan:
+    """Plans the batches of an epoch."""
+    lengths = [(len(example.source), len(example.target) + 1) for example in examples]
+    return plan_epoch(lengths, batch_tokens=batch_tokens, seed=seed, epoch=epoch, max_len=max_len)
+
+
+def batch_of(examples: Sequence[Example], rows: Sequence[int], tokenizer: Tokenizer) -> Batch:
+    """The tensors of some examples."""
+    assert tokenizer.pad_id is not None and tokenizer.bos_id is not None and tokenizer.eos_id is not None
+    return collate(
+        [examples[row].source for row in rows],
+        [examples[row].target for row in rows],
+        pad_id=tokenizer.pad_id,
+        bos_id=tokenizer.bos_id,
+        eos_id=tokenizer.eos_id,
+    )

@@ -1,0 +1,71 @@
+"""What training minimises."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.data.collate import IGNORE, Batch
+from glassformer.models.seq2seq import Seq2Seq
+
+ROWS = 256
+"""Positions whose logits are worked on at a time: few enough to stay in a CPU's cache."""
+
+
+class SmoothedCrossEntropy(torch.autograd.Function):
+    """Label-smoothed cross-entropy, summed (Szegedy et al. 2016, section 7), with padding no part of the smoothing.
+
+    ``(1 − ε) · −log p(y) + ε/(V − 1) · Σ_{v ≠ pad} −log p(v)``. The gradient ``p − (1 − ε) onehot(y) − ε/(V − 1) [v ≠ pad]``
+    is formed with the loss, while the logits are at hand, so that no second tensor of their size is kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, logits_NV: Tensor, labels_N: Tensor, smoothing: float, pad_id: int) -> tuple[Tensor, Tensor]:
+        spread = smoothing / (logits_NV.shape[1] - 1)
+        gradient_NV = torch.empty_like(logits_NV)
+        loss = logits_NV.new_zeros((), dtype=torch.float32)
+        nll = logits_NV.new_zeros((), dtype=torch.float32)
+        for start in range(0, len(logits_NV), ROWS):
+            chunk = slice(start, start + ROWS)
+            logits = logits_NV[chunk].float()
+            label = labels_N[chunk, None]
+            log_z = logits.logsumexp(-1, keepdim=True)
+            target_nll = (log_z - logits.gather(1, label)).sum()
+            nll += target_nll
+            loss += (1.0 - smoothing) * target_nll
+            if smoothing:
+                everything = log_z.sum() * logits.shape[1] - logits.sum()
+                padding = (log_z[:, 0] - logits[:, pad_id]).sum()
+                loss += spread * (everything - padding)
+            probability = (logits - log_z).exp_()
+            probability -= spread
+            probability[:, pad_id] += spread
+            probability.scatter_add_(1, label, torch.full_like(log_z, smoothing - 1.0))
+            gradient_NV[chunk] = probability
+        ctx.save_for_backward(gradient_NV)
+        ctx.mark_non_differentiable(nll)
+        return loss, nll
+
+    @staticmethod
+    def backward(ctx: Any, loss_gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+        (gradient_NV,) = ctx.saved_tensors
+        return gradient_NV * loss_gradient, None, None, None
+
+
+def translation_loss(model: Seq2Seq, batch: Batch, *, smoothing: float, pad_id: int) -> tuple[Tensor, Tensor]:
+    """Teacher forcing: every real position predicts its label.
+
+    Logits are computed for real positions only, so padding costs nothing here and cannot enter the loss.
+
+    Returns:
+        The smoothed loss that is minimised, and the plain negative log-likelihood; both summed over real labels, in nats.
+    """
+    hidden_BTD = model.hidden(batch.source_BS, batch.target_BT, batch.source_mask_BS)
+    real = batch.labels_BT.flatten() != IGNORE
+    hidden_ND, labels_N = hidden_BTD.flatten(0, 1), batch.labels_BT.flatten()
+    if batch.n_labels < len(labels_N):
+        hidden_ND, labels_N = hidden_ND[real], labels_N[real]
+    loss, nll = SmoothedCrossEntropy.apply(model.logits(hidden_ND), labels_N, smoothing, pad_id)
+    return loss, nll
