@@ -17,8 +17,9 @@ ROWS = 256
 class SmoothedCrossEntropy(torch.autograd.Function):
     """Label-smoothed cross-entropy, summed (Szegedy et al. 2016, section 7), with padding no part of the smoothing.
 
-    ``(1 − ε) · −log p(y) + ε/(V − 1) · Σ_{v ≠ pad} −log p(v)``. The gradient ``p − (1 − ε) onehot(y) − ε/(V − 1) [v ≠ pad]``
-    is formed with the loss, while the logits are at hand, so that no second tensor of their size is kept.
+    ``(1 − ε) · −log p(y) + ε/(V − 1) · Σ_{v ≠ pad} −log p(v)``. The gradient
+    ``p − (1 − ε) onehot(y) − ε/(V − 1) [v ≠ pad]`` is formed with the loss, while the logits are at hand, so that no
+    second tensor of their size is kept.
     """
 
     @staticmethod
@@ -49,7 +50,7 @@ class SmoothedCrossEntropy(torch.autograd.Function):
         return loss, nll
 
     @staticmethod
-    def backward(ctx: Any, loss_gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:  # type: ignore[override]
+    def backward(ctx: Any, loss_gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient_NV,) = ctx.saved_tensors
         return gradient_NV * loss_gradient, None, None, None
 
@@ -60,7 +61,7 @@ def translation_loss(model: Seq2Seq, batch: Batch, *, smoothing: float, pad_id: 
     Logits are computed for real positions only, so padding costs nothing here and cannot enter the loss.
 
     Returns:
-        The smoothed loss that is minimised, and the plain negative log-likelihood; both summed over real labels, in nats.
+        The smoothed loss that is minimised, and the plain negative log-likelihood; summed over real labels, in nats.
     """
     hidden_BTD = model.hidden(batch.source_BS, batch.target_BT, batch.source_mask_BS)
     real = batch.labels_BT.flatten() != IGNORE
