@@ -106,6 +106,8 @@ def test_save_and_load_keep_everything(tokenizer: Tokenizer, tmp_path: Path) -> 
     tokenizer.save(tmp_path / "a")
     tokenizer.save(tmp_path / "b.json")
     assert [path.name for path in (tmp_path / "a").iterdir()] == ["tokenizer.json"]
+    Tokenizer.load(tmp_path / "a").save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "b.json").read_bytes()
     for again in (
         Tokenizer.load(tmp_path / "a"),
         Tokenizer.load(tmp_path / "b.json"),
@@ -186,6 +188,17 @@ def test_the_same_lines_give_the_same_file_in_another_process(kind: str) -> None
         [sys.executable, "-c", program], input=json.dumps(LINES), capture_output=True, text=True, check=True
     )
     assert run.stdout.strip() == Tokenizer.train(LINES, kind=kind, vocab_size=450).hash
+
+
+@pytest.mark.parametrize("kind", ["bpe", "wordpiece", "unigram"])
+def test_the_order_of_the_lines_does_not_matter(kind: str) -> None:
+    lines = [*LINES, *("甲乙丙丁戊己" * 2)]
+    shuffled = random.Random(4).sample(lines, len(lines))
+    counts = Counter("".join(lines))
+    limit = sum(count > 2 for count in counts.values()) + 3
+    one, other = (Tokenizer.train(some, kind=kind, vocab_size=500, limit_alphabet=limit) for some in (lines, shuffled))
+    assert one.hash == other.hash
+    assert sum(one.token_to_id(char) is not None for char in "甲乙丙丁戊己") == 3
 
 
 def test_training_on_text_without_spaces_is_bounded() -> None:
