@@ -17,7 +17,7 @@ import torch
 from glassformer.data.collate import IGNORE, collate, pad
 from glassformer.errors import UserError
 from glassformer.generate import Hypothesis, SearchConfig, normalised_score, search
-from glassformer.store import load_model
+from glassformer.store import load_model, unwritable_ids
 from glassformer.text.script import detect_language
 
 if TYPE_CHECKING:
@@ -148,14 +148,9 @@ class Translator:
         self.model = model.float().to(self.device).eval()
         self.tokenizer = tokenizer
         self.directions = translation.directions if translation else []
+        self._translation = translation
         self._pad, self._bos, self._eos = _special(tokenizer)
-        self._banned = [
-            self._pad,
-            self._bos,
-            *([] if tokenizer.unk_id is None else [tokenizer.unk_id]),
-            *tokenizer.language_ids.values(),
-            *range(tokenizer.vocab_size, model.config.target_vocab_size),
-        ]
+        self._banned = unwritable_ids(tokenizer, model.config.target_vocab_size)
         self._source_limit = _positions(model.config.encoder)
         self._target_limit = _positions(model.config.decoder)
 
@@ -310,9 +305,9 @@ class Translator:
         """A text as source ids, `[<2xx>] pieces </s>`, cut to the model's positions."""
         pieces = self.tokenizer.encode(text)
         tag: list[int] = []
-        if self.tokenizer.language_ids and directions:
+        if self._translation and directions:
             source = detect_language(text, [s for s, _ in directions]) if len(directions) > 1 else directions[0][0]
-            tag = [self.tokenizer.language_ids[dict(directions)[source]]]
+            tag = self._translation.tag(dict(directions)[source], self.tokenizer)
         room = len(pieces) if self._source_limit is None else self._source_limit - len(tag) - 1
         return _Row([*tag, *pieces[:room], self._eos], cut=len(pieces) > room)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -12,13 +13,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from glassformer.errors import UserError
 from glassformer.models.seq2seq import Seq2Seq
-from glassformer.store import Translation, atomic_directory, write_model
+from glassformer.store import Loaded, Translation, atomic_directory, load_model, save_tensors, write_model
 from glassformer.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
 
 STATE = "training_state"
 _STEP = re.compile(r"step-(\d+)")
@@ -51,6 +54,31 @@ class Progress:
     history: list[dict[str, Any]] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """One checkpoint as it came from disk.
+
+    Attributes:
+        loaded: The model.
+        progress: Where the run stood.
+        optimizer: The optimizer's state, ``optimizer.<parameter>.<name>`` → value.
+        rng_states: The state of torch's generator on each rank.
+    """
+
+    loaded: Loaded
+    progress: Progress
+    optimizer: dict[str, Tensor]
+    rng_states: list[Tensor]
+
+    def restore(self, optimizer: torch.optim.Optimizer) -> None:
+        """Puts the state into an optimizer of the same parameters."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for key, value in self.optimizer.items():
+            _, index, name = key.split(".")
+            state.setdefault(int(index), {})[name] = value
+        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
 class Checkpoints:
     """The checkpoints of one run folder: ``step-N/`` for the newest few, ``last/`` and ``best/``.
 
@@ -65,6 +93,21 @@ class Checkpoints:
         """Steps with a whole checkpoint, oldest first."""
         found = [_STEP.fullmatch(path.name) for path in self.run.glob("step-*")]
         return sorted(int(match[1]) for match in found if match)
+
+    def newest(self) -> Checkpoint:
+        """Reads the newest checkpoint that is whole; training on from an older one leads to the same end.
+
+        Raises:
+            UserError: When none is.
+        """
+        first: UserError | None = None
+        for step in reversed(self.steps()):
+            try:
+                return read_checkpoint(self.directory(step))
+            except UserError as error:
+                log.warning("%s; resuming from an older checkpoint", error)
+                first = first or error
+        raise first or UserError(f"{self.run}: nothing to resume: it has no checkpoint; leave --resume out to start")
 
     def directory(self, step: int) -> Path:
         """Where the checkpoint of a step is."""
@@ -87,10 +130,7 @@ class Checkpoints:
             state.mkdir()
             tensors = dict(_flatten_optimizer(optimizer))
             tensors |= {f"rng.{rank}": rng for rank, rng in enumerate(rng_states)}
-            try:
-                save_file(tensors, state / "state.safetensors")
-            except SafetensorError as error:
-                raise OSError(f"{state}: {error}") from error
+            save_tensors(tensors, state / "state.safetensors")
             (state / "progress.json").write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
         self.link("last", progress.step)
         for step in self.steps()[: -self.keep]:
@@ -112,24 +152,21 @@ class Checkpoints:
                     shutil.copy2(file, place)
 
 
-def load_state(directory: Path, optimizer: torch.optim.Optimizer) -> tuple[Progress, list[Tensor]]:
-    """Reads a checkpoint's training state into the optimizer.
-
-    Returns:
-        The progress, and the RNG state of each rank.
+def read_checkpoint(directory: Path) -> Checkpoint:
+    """Reads one checkpoint.
 
     Raises:
-        UserError: When the state is missing or damaged.
+        UserError: When anything of it is missing or damaged.
     """
+    loaded = load_model(directory)
     state = directory / STATE
     try:
         progress = Progress(**json.loads((state / "progress.json").read_text(encoding="utf-8")))
         tensors = load_file(state / "state.safetensors")
     except (OSError, ValueError, TypeError, SafetensorError) as error:
-        raise UserError(f"{state}: cannot resume ({error}); delete {directory} to resume from an older one") from None
+        raise UserError(f"{state}: missing or damaged ({error})") from None
     rng_states = [tensors.pop(f"rng.{rank}") for rank in range(sum(name.startswith("rng.") for name in tensors))]
-    _restore_optimizer(optimizer, tensors)
-    return progress, rng_states
+    return Checkpoint(loaded, progress, tensors, rng_states)
 
 
 def _flatten_optimizer(optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
@@ -138,11 +175,3 @@ def _flatten_optimizer(optimizer: torch.optim.Optimizer) -> list[tuple[str, Tens
         for index, state in optimizer.state_dict()["state"].items()
         for name, value in state.items()
     ]
-
-
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for key, value in tensors.items():
-        _, index, name = key.split(".")
-        state.setdefault(int(index), {})[name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from glassformer.config import Config, Dropout, ModelConfig, Positive
 from glassformer.errors import UserError
@@ -18,8 +19,21 @@ NonNegative = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
+def _corpus(value: Any) -> Any:
+    entries = value if isinstance(value, list | tuple) else [value]
+    pairs = [entry for entry in entries if not isinstance(entry, str)]
+    fits = all(isinstance(e, list | tuple) and len(e) == 2 and all(isinstance(f, str) for f in e) for e in pairs)
+    if not entries or not fits:
+        raise ValueError("expected a file, or a list of files and of pairs such as [[train.zh, train.en]]")
+    return value
+
+
+Corpus = Annotated[str | list[str | tuple[str, str]], BeforeValidator(_corpus)]
+"""A TSV or JSONL file; or a list of such files and of ``[source file, target file]`` pairs of plain text."""
+
+
 class TokenizerSection(Config):
-    """Which subwords to use: those of ``from``, or new ones learnt from the training text."""
+    """Which subwords to use: those of ``from`` (a file or a MODEL), or new ones learnt from the training text."""
 
     kind: Literal["bpe", "wordpiece", "unigram"] = "bpe"
     vocab_size: Positive = 8000
@@ -30,15 +44,28 @@ class TokenizerSection(Config):
 
 
 class DataSection(Config):
-    """The parallel text: a TSV or JSONL file, several, or ``[source file, target file]`` pairs."""
+    """The parallel text.
 
-    train: str | list[str | tuple[str, str]]
-    dev: str | None = None
+    ``train: train.tsv`` is one file, ``train: [a.tsv, b.jsonl]`` two corpora in a row, and
+    ``train: [[train.zh, train.en]]`` one corpus in two plain files, line by line; all may be mixed. Paths are relative
+    to where the program runs.
+    """
+
+    train: Corpus
+    dev: Corpus | None = None
     source: str = "source"
+    """Language code of the source, and the name of its column or key."""
     target: str = "target"
     both_directions: bool = False
+    """Train one model for both; its sources then begin with a target-language token."""
     max_len: Positive = 256
     """The most tokens on either side of an example; longer ones are dropped, with a count."""
+
+    @model_validator(mode="after")
+    def _two_languages(self) -> Self:
+        if self.source == self.target:
+            raise ValueError(f"source and target are both {self.source!r}; name two languages")
+        return self
 
 
 class TrainSection(Config):
@@ -56,7 +83,7 @@ class TrainSection(Config):
     warmup: NonNegative = 1000
     min_lr: Share = 0.0
     """Where ``cosine`` and ``linear`` end, as a share of ``lr``."""
-    betas: tuple[Share, Share] = (0.9, 0.98)
+    betas: tuple[Dropout, Dropout] = (0.9, 0.98)
     eps: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip: Annotated[float, Field(gt=0)] | None = 1.0
@@ -68,7 +95,8 @@ class TrainSection(Config):
     """Epochs that begin after this share of the steps use the plain segmentation, as translation does."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     workers: Positive | Literal["auto"] = "auto"
-    """Processes of one thread each on a CPU; ``auto`` is one for each core. Under torchrun its ranks train."""
+    """Processes of one thread each on a CPU; ``auto`` is one for each core, but no more than ``batch_tokens`` keeps
+    busy. On a GPU there is one, and under torchrun its ranks train."""
     seed: int = 1
     eval_every: Positive = 1000
     eval_lines: NonNegative = 500
@@ -90,9 +118,12 @@ class TrainConfig(Config):
     train: TrainSection = TrainSection()
 
     @model_validator(mode="after")
-    def _one_origin(self) -> Self:
-        if "preset" in self.model and "from" in self.model:
-            raise ValueError("model: give either preset or from, not both")
+    def _consistent(self) -> Self:
+        if "from" in self.model and len(self.model) > 1:
+            other = next(key for key in self.model if key != "from")
+            raise ValueError(f"model: from brings a whole model along, so leave {other} out")
+        if self.train.patience is not None and self.data.dev is None:
+            raise ValueError("train.patience counts evaluations: give data.dev as well")
         return self
 
     def model_config_for(self, vocab_size: int) -> ModelConfig:
@@ -105,10 +136,10 @@ class TrainConfig(Config):
             settings = {key: value for key, value in self.model.items() if key != "preset"}
             return configure(self.model["preset"], **{**settings, "vocab_size": vocab_size})
         config = ModelConfig.from_dict(self.model, "model")
-        for embed in (config.embed, config.target_embed):
+        for name, embed in (("embed", config.embed), ("target_embed", config.target_embed)):
             if embed and embed.vocab_size < vocab_size:
                 size = embed.vocab_size
-                raise UserError(f"model.embed.vocab_size {size} is smaller than the tokenizer's {vocab_size}")
+                raise UserError(f"model.{name}.vocab_size {size} is smaller than the tokenizer's {vocab_size}")
         return config
 
 
@@ -130,7 +161,60 @@ def load_config(
         data, where = _read_yaml(Path(source)), str(source)
     for key, value in (overrides or {}).items():
         _set(data, key, value, where)
-    return TrainConfig.from_dict(data, where)
+    config = TrainConfig.from_dict(data, where)
+    if "from" not in config.model:
+        try:
+            config.model_config_for(vocab_size=1)  # a misspelt model is told before the corpus is read
+        except UserError as error:
+            raise UserError(f"{where}: {error}") from None
+    return config
+
+
+def dump_config(config: TrainConfig) -> str:
+    """The whole configuration as YAML that ``load_config`` reads back as an equal one."""
+    return yaml.safe_dump(config.model_dump(mode="json", by_alias=True), sort_keys=False, allow_unicode=True)
+
+
+def changes(old: TrainConfig, new: TrainConfig) -> dict[str, tuple[Any, Any]]:
+    """The dotted keys whose values differ, each with the old and the new value."""
+    before, after = (dict(_flat(config.model_dump(mode="json", by_alias=True))) for config in (old, new))
+    keys = dict.fromkeys([*before, *after])
+    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+class _Loader(yaml.SafeLoader):
+    """Scalars of YAML 1.2: ``1e-3`` is a number, and ``no`` is the code of Norwegian."""
+
+
+_BOOL, _FLOAT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:float"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL or first in "tTfF"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789"))
+
+
+def parse_yaml(text: str, where: str) -> Any:
+    """Reads YAML as a configuration file does.
+
+    Raises:
+        UserError: Where it is not YAML, with the line.
+    """
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UserError(f"{where}{line}: not valid YAML ({problem})") from None
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -140,14 +224,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: cannot read the config ({error.strerror})") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8; save the config as UTF-8") from None
-    try:
-        data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{line}: not valid YAML ({getattr(error, 'problem', error)})") from None
+    data = parse_yaml(text, str(path))
     if not isinstance(data, dict):
-        raise UserError(f"{path}: expected keys such as data and train, found {type(data).__name__}")
+        found = "nothing" if data is None else type(data).__name__
+        raise UserError(f"{path}: expected keys such as data and train, found {found}")
     return data
 
 

@@ -1,22 +1,16 @@
-"""Several processes that train one model: local workers on a CPU, or the ranks of torchrun."""
+"""What the processes of a run do together, and what each does to its machine."""
 
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
-import os
-import signal
-import socket
-from collections.abc import Callable
 from multiprocessing.shared_memory import SharedMemory
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor
 
-from glassformer.errors import UserError
+from glassformer.train.launch import under_torchrun
 
 
 class World:
@@ -48,11 +42,6 @@ class World:
         """Waits for all processes."""
         if self.size > 1:
             dist.barrier()
-
-
-def under_torchrun() -> bool:
-    """Whether torchrun started this process."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
 
 
 class GradientBuffer:
@@ -97,104 +86,6 @@ class GradientBuffer:
         for slot in self._slots:
             slot[mine] = total
         self._world.barrier()
-
-
-class Stop:
-    """Set by the first Ctrl-C or SIGTERM: training then ends after its step, all saved. A second one kills."""
-
-    def __init__(self, event: Any) -> None:
-        self._event = event
-
-    def is_set(self) -> bool:
-        """Whether to stop."""
-        return bool(self._event.is_set())
-
-    def listen(self) -> None:
-        """Makes this process's signals set it."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._on_signal)
-
-    def _on_signal(self, number: int, _: Any) -> None:
-        if self._event.is_set():
-            raise KeyboardInterrupt
-        self._event.set()
-
-
-Work = Callable[[Any, Stop], Any]
-
-
-def launch(work: Work, argument: Any, workers: int | Literal["auto"]) -> Any:
-    """Runs ``work(argument, stop)`` in every process of the world, and returns what rank 0 returned.
-
-    On a CPU, N processes of one thread train faster than one process of N threads (docs/log.md).
-
-    Raises:
-        UserError: What a worker raised.
-        RuntimeError: When a worker died.
-    """
-    context = mp.get_context("spawn")
-    stop = Stop(context.Event())
-    count = len(os.sched_getaffinity(0)) if workers == "auto" else workers
-    if torch.cuda.is_available():
-        count = 1
-    before = [(number, signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGTERM)]
-    stop.listen()
-    try:
-        if under_torchrun():
-            dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-            try:
-                return work(argument, stop)
-            finally:
-                dist.destroy_process_group()
-        if count == 1:
-            return work(argument, stop)
-        return _launch_local(work, argument, stop, count)
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-
-
-def _launch_local(work: Work, argument: Any, stop: Stop, count: int) -> Any:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    results = mp.get_context("spawn").SimpleQueue()
-    arguments = (count, port, work, argument, stop, results)
-    try:
-        processes = mp.start_processes(_worker, args=arguments, nprocs=count, start_method="spawn", join=False)
-        while not processes.join(grace_period=1.0):
-            pass
-    except mp.ProcessExitedException as error:
-        if results.empty():
-            raise RuntimeError(f"training worker {error.error_index} died ({error})") from None
-    except mp.ProcessRaisedException as error:
-        raise RuntimeError(f"training worker {error.error_index} failed: {error}") from None
-    result = results.get()
-    if isinstance(result, UserError | OSError):
-        raise result
-    return result
-
-
-def _worker(rank: int, size: int, port: int, work: Work, argument: Any, stop: Stop, results: Any) -> None:
-    # The parent decides when to stop; a terminal's Ctrl-C reaches every process of the group.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
-    try:
-        result = work(argument, stop)
-    except (UserError, OSError) as error:
-        results.put(error)
-        os._exit(1)  # the others wait for this rank; launch() ends them
-    if rank == 0:
-        results.put(result)
-    dist.destroy_process_group()
-
-
-def orphaned() -> bool:
-    """Whether this is a worker whose parent is gone: it must not go on writing to a run that may be resumed."""
-    parent = multiprocessing.parent_process()
-    return parent is not None and not parent.is_alive()
 
 
 def keep_freed_memory() -> None:

@@ -14,7 +14,7 @@ from glassformer.errors import UserError
 from glassformer.store import Translation
 from glassformer.text.bpe_dropout import BpeDropout
 from glassformer.text.tokenizer import Tokenizer
-from glassformer.train.config import DataSection, TokenizerSection
+from glassformer.train.config import Corpus, DataSection, TokenizerSection
 
 
 class Example(NamedTuple):
@@ -24,7 +24,7 @@ class Example(NamedTuple):
     target: list[int]
 
 
-def read_corpus(entries: str | Sequence[str | tuple[str, str]], data: DataSection) -> list[Pair]:
+def read_corpus(entries: Corpus, data: DataSection) -> list[Pair]:
     """Reads the files of ``data.train`` or ``data.dev`` in order."""
     pairs: list[Pair] = []
     for entry in [entries] if isinstance(entries, str) else entries:
@@ -35,20 +35,21 @@ def read_corpus(entries: str | Sequence[str | tuple[str, str]], data: DataSectio
 
 def make_tokenizer(section: TokenizerSection, pairs: Sequence[Pair], translation: Translation) -> Tokenizer:
     """Loads the tokenizer that the config names, or learns one from both sides of the text."""
-    languages = [translation.source, translation.target] if translation.both_directions else []
     if section.source is None:
-        return Tokenizer.train(
-            (text for pair in pairs for text in pair),
-            languages=languages,
-            **section.model_dump(exclude={"source"}),
-        )
+        texts = (text for pair in pairs for text in pair)
+        return Tokenizer.train(texts, languages=_tags(translation), **section.model_dump(exclude={"source"}))
     tokenizer = Tokenizer.load(section.source)
-    check_tokenizer(tokenizer, languages, section.source)
+    check_tokenizer(tokenizer, translation, section.source)
     return tokenizer
 
 
-def check_tokenizer(tokenizer: Tokenizer, languages: Sequence[str], where: str | os.PathLike[str]) -> None:
+def _tags(translation: Translation) -> list[str]:
+    return [translation.source, translation.target] if translation.both_directions else []
+
+
+def check_tokenizer(tokenizer: Tokenizer, translation: Translation, where: str | os.PathLike[str]) -> None:
     """Refuses a tokenizer without the special tokens that training needs."""
+    languages = _tags(translation)
     missing = [f"<2{code}>" for code in languages if code not in tokenizer.language_ids]
     missing += [name for name in ("pad_id", "bos_id", "eos_id") if getattr(tokenizer, name) is None]
     if missing:
@@ -93,7 +94,7 @@ class Examples:
         examples: list[Example] = []
         for origin, goal in self._translation.directions:
             read, written = (sources, targets) if origin == self._translation.source else (targets, sources)
-            prefix = [self._tokenizer.language_ids[goal]] if self._translation.both_directions else []
+            prefix = self._translation.tag(goal, self._tokenizer)
             examples += [Example([*prefix, *a, eos], b) for a, b in zip(read, written, strict=True)]
         return examples
 

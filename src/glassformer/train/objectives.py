@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from glassformer.data.collate import IGNORE, Batch
 from glassformer.models.seq2seq import Seq2Seq
+from glassformer.trace.recorder import record
 
 ROWS = 256
 """Positions whose logits are worked on at a time: few enough to stay in a CPU's cache."""
@@ -70,3 +73,18 @@ def translation_loss(model: Seq2Seq, batch: Batch, *, smoothing: float, pad_id: 
         hidden_ND, labels_N = hidden_ND[real], labels_N[real]
     loss, nll = SmoothedCrossEntropy.apply(model.logits(hidden_ND), labels_N, smoothing, pad_id)
     return loss, nll
+
+
+@torch.no_grad()
+def first_not_finite(model: Seq2Seq, batches: Sequence[Batch], autocast: AbstractContextManager[object]) -> str | None:
+    """The first parameter, or else the first named internal of a forward pass, that is NaN or infinite."""
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            return name
+    for batch in batches:
+        with autocast, record(model) as trace:
+            model(batch.source_BS, batch.target_BT, batch.source_mask_BS)
+        for name, value in trace.items():
+            if value.isnan().any() or value.isposinf().any():  # a masked score is −∞ by design
+                return name
+    return None

@@ -3,38 +3,58 @@
 from __future__ import annotations
 
 import json
-import resource
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from glassformer.train.config import TrainConfig
+
+RECENT = 50
+"""Steps over which the speed is taken."""
 
 
 class Reporter:
     """Writes a run's figures; only rank 0 has one.
 
     On a terminal the last line is kept up to date; elsewhere every ``log_every`` steps get a line of their own.
+
+    Args:
+        run: The run folder.
+        config: Of the whole run.
+        step: The step that training goes on from; what an interrupted run logged after it is taken back.
     """
 
-    def __init__(self, run: Path, config: TrainConfig) -> None:
+    def __init__(self, run: Path, config: TrainConfig, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self._run = run
         self._config = config
-        self._log = (run / "log.jsonl").open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(run / "tensorboard"))
+        self._log = _open_log(run / "log.jsonl", step)
+        self._board = SummaryWriter(str(run / "tensorboard"), purge_step=step + 1)
         self._live = sys.stderr.isatty()
         self._shown = 0.0
+        self._recent: deque[tuple[int, float]] = deque(maxlen=RECENT)
 
     def say(self, message: str) -> None:
         """Prints one line."""
         self._clear()
         print(message, file=sys.stderr, flush=True)
 
-    def step(self, figures: dict[str, Any]) -> None:
-        """Reports a step: step, loss, tokens/s, learning rate, time left, memory."""
+    def step(self, figures: dict[str, Any], tokens: int, seconds: float) -> None:
+        """Reports a step.
+
+        Args:
+            figures: Its step, epoch, loss, gradient_norm, lr, and seconds_left.
+            tokens: Source and target tokens that it read, without padding.
+            seconds: Time that it took.
+        """
+        self._recent.append((tokens, seconds))
+        speed = sum(t for t, _ in self._recent) / max(sum(s for _, s in self._recent), 1e-9)
+        figures = {**figures, "tokens_per_second": round(speed, 1), "memory_mb": round(_memory())}
         due = figures["step"] % self._config.train.log_every == 0
         if self._live and (due or time.monotonic() - self._shown > 0.5):
             self._shown = time.monotonic()
@@ -62,10 +82,11 @@ class Reporter:
 
     def _line(self, figures: dict[str, Any]) -> str:
         left = time.strftime("%H:%M:%S", time.gmtime(figures["seconds_left"]))
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        days = f"{figures['seconds_left'] // 86400} d " if figures["seconds_left"] >= 86400 else ""
         return (
             f"step {figures['step']:>6}/{self._config.train.steps}  loss {figures['loss']:.3f}  "
-            f"{figures['tokens_per_second']:,.0f} tokens/s  lr {figures['lr']:.2e}  {left} left  {memory:,.0f} MB"
+            f"{figures['tokens_per_second']:,.0f} tokens/s  lr {figures['lr']:.2e}  {days}{left} left  "
+            f"{figures['memory_mb']:,} MB a process"
         )
 
     def _clear(self) -> None:
@@ -76,14 +97,40 @@ class Reporter:
         """Writes ``report.md`` and closes the files."""
         rows = [
             f"| {h['step']} | {h['epoch']:.2f} | {h['minutes']:.1f} | {h['train_nll']:.3f} | {h['dev_loss']:.3f} | "
-            + " | ".join(f"{value:.2f}" for name, value in h.items() if name.startswith("bleu"))
-            + " |"
+            + "".join(f"{value:.2f} | " for name, value in h.items() if name.startswith("bleu"))
             for h in history
         ]
         names = [name for name in history[-1] if name.startswith("bleu")] if history else []
         head = ["step", "epoch", "minutes", "train NLL", "dev NLL", *names]
-        table = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head), *rows]
+        table = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head), *(row.rstrip() for row in rows)]
         text = [f"# {self._run.name}", "", ended, "", *table, "", "The configuration is in `config.yaml`.", ""]
         (self._run / "report.md").write_text("\n".join(text), encoding="utf-8")
+        self._clear()
         self._log.close()
         self._board.close()
+
+
+def _open_log(file: Path, step: int) -> Any:
+    """Opens the log behind its last whole line of a step up to this one."""
+    kept: list[str] = []
+    if step and file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines(keepends=True):
+            try:
+                if json.loads(line)["step"] <= step:
+                    kept.append(line)
+            except (ValueError, KeyError, TypeError):  # cut off by a kill
+                continue
+    stream = file.open("w", encoding="utf-8")
+    stream.writelines(kept)
+    stream.flush()
+    return stream
+
+
+def _memory() -> float:
+    """The most memory that this process has held so far, on the GPU if it uses one; in MB."""
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,0 +1,185 @@
+"""Starts the processes of a run: local workers on a CPU, this process alone, or one rank of torchrun's."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import wait
+from types import ModuleType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from glassformer.errors import UserError
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+TOKENS_A_WORKER = 1000
+"""Batch tokens that keep a worker busy: with fewer, processes wait for each other more than they compute."""
+
+Work = Callable[[Any, "Stop"], Any]
+
+
+class Stop:
+    """Set by the first Ctrl-C or SIGTERM: training then ends after its step, all saved. A second one interrupts."""
+
+    def __init__(self) -> None:
+        # One shared byte rather than an Event, whose lock a signal handler could meet held by its own thread.
+        self._flag = multiprocessing.get_context("spawn").RawValue("b", 0)
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+        return bool(self._flag.value)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Makes the signals of this process set it meanwhile."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = [(number, signal.signal(number, self._on_signal)) for number in SIGNALS]
+        try:
+            yield
+        finally:
+            for number, handler in before:
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _: Any) -> None:
+        if not self._flag.value:
+            self._flag.value = 1
+            if os.environ.get("RANK", "0") == "0":
+                os.write(2, b"\nstopping after this step; once more stops at once and loses what is not saved\n")
+        elif not under_torchrun():  # which passes on a Ctrl-C that its ranks had from the terminal already
+            raise KeyboardInterrupt
+
+
+def under_torchrun() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def automatic_workers(batch_tokens: int) -> int:
+    """One worker for each core that this process may use, as far as the batch has work for them."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, max(1, batch_tokens // TOKENS_A_WORKER))
+
+
+def launch(work: Work, argument: Any, workers: int) -> Any:
+    """Runs ``work(argument, stop)`` in every process of the run, and returns what rank 0 returned.
+
+    On a CPU, N processes of one thread train faster than one process of N threads (docs/log.md).
+
+    Raises:
+        UserError: What a worker raised; an OSError comes through as well.
+        RuntimeError: When a worker failed otherwise, or died.
+    """
+    stop = Stop()
+    with stop.listening():
+        if under_torchrun():
+            return _join_torchrun(work, argument, stop)
+        if workers == 1 or torch.cuda.is_available():
+            return work(argument, stop)
+        return _launch_local(work, argument, stop, workers)
+
+
+def _join_torchrun(work: Work, argument: Any, stop: Stop) -> Any:
+    backend = "gloo"
+    if torch.cuda.is_available():
+        backend = "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(backend)
+    try:
+        if dist.get_rank():
+            logging.disable(logging.WARNING)  # rank 0 says the same
+        return work(argument, stop)
+    finally:
+        dist.destroy_process_group()
+
+
+def _launch_local(work: Work, argument: Any, stop: Stop, count: int) -> Any:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    processes = [
+        context.Process(target=_worker, args=(rank, count, port, work, argument, stop, results), daemon=True)
+        for rank in range(count)
+    ]
+    try:
+        with _private_start():
+            for process in processes:
+                process.start()
+        alive = list(processes)
+        while alive and all(process.exitcode in (0, None) for process in processes):
+            wait([process.sentinel for process in alive])
+            alive = [process for process in alive if process.is_alive()]
+        codes = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode}
+    finally:
+        for process in processes:
+            if process.pid is not None:
+                process.kill()
+                process.join()
+    # One that was killed could say nothing; what the others then say is only that they miss it.
+    for rank, code in codes.items():
+        if code < 0 or results.empty():
+            hint = "; out of memory? lower train.batch_tokens or train.workers" if code == -signal.SIGKILL else ""
+            raise RuntimeError(f"training worker {rank} died with exit code {code}{hint}")
+    result = results.get()
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+@contextmanager
+def _private_start() -> Iterator[None]:
+    """Starts workers that signals do not reach, and that do not import the caller's script.
+
+    The parent alone decides when to stop, but a terminal's Ctrl-C goes to every process of its group: a mask is
+    inherited from the first instruction on. A script that trains at its top level would train again in each worker.
+    """
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        sys.modules["__main__"] = script
+
+
+def _worker(rank: int, size: int, port: int, work: Work, argument: Any, stop: Stop, results: Any) -> None:
+    torch.set_num_threads(1)
+    if rank:
+        logging.disable(logging.WARNING)  # rank 0 says the same
+    try:
+        dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
+        result = work(argument, stop)
+    except (UserError, OSError) as error:
+        _give_up(results, error)
+    except Exception as error:
+        if os.environ.get("GLASSFORMER_DEBUG"):
+            traceback.print_exc()
+        _give_up(results, RuntimeError(f"training worker {rank}: {type(error).__name__}: {error}"))
+    if rank == 0:
+        results.put(result)
+    dist.destroy_process_group()
+
+
+def _give_up(results: Any, error: Exception) -> None:
+    results.put(error)
+    os._exit(1)  # a regular exit would wait for the other ranks, which wait for this one
+
+
+def orphaned() -> bool:
+    """Whether this is a worker whose parent is gone: it must not go on writing to a run that may be resumed."""
+    parent = multiprocessing.parent_process()
+    return parent is not None and not parent.is_alive()
