@@ -25,6 +25,7 @@ COMMANDS = {
     "evaluate": "BLEU, chrF++ and TER of a model on a test set.",
     "average": "Average checkpoints into one model.",
     "tokenizer": "Train, use, or inspect a tokenizer.",
+    "data": "Count, clean, and split parallel text.",
     "show": "A model's tree: shapes, parameters, memory, FLOPs.",
     "list": "The families of models and their presets.",
 }

@@ -1,81 +1,71 @@
-"""Parallel text from disk: TSV, two plain files, or JSON lines, all under one contract of what a line is."""
+"""Parallel text from disk: TSV, two plain files, JSON lines, TMX, or PO, all under one contract of what a line is."""
 
 import json
 import logging
 import math
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from itertools import accumulate
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, zip_longest
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
 
+from glassformer.data.lines import Located, Pair, TextPath, read_lines
+from glassformer.data.po import read_po
+from glassformer.data.tmx import read_tmx
 from glassformer.errors import UserError
 
 log = logging.getLogger(__name__)
 
-BOM = b"\xef\xbb\xbf"
-UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
-
-TextPath = str | os.PathLike[str]
+FORMATS = ("tsv", "plain", "jsonl", "tmx", "po")
 
 
-class Pair(NamedTuple):
-    """One sentence and its translation, verbatim."""
-
-    source: str
-    target: str
-
-
-class Located(NamedTuple):
-    """A pair, and where each side stands, for messages."""
-
-    pair: Pair
-    source_at: str
-    target_at: str
-
-
-def read_lines(path_or_stream: TextPath | BinaryIO, errors: str = "strict") -> Iterator[str]:
-    r"""Yield the lines of a UTF-8 text, one at a time.
-
-    Only `\n` ends a line: U+2028, U+2029, U+0085 and a lone carriage return belong to its text, because whoever splits
-    on them shifts every later line against its translation. The `\r` of a CRLF and a leading byte-order mark go.
-
-    Args:
-        path_or_stream: a path, or an open binary stream such as `sys.stdin.buffer`, which is left open.
-        errors: `"strict"`, or `"replace"` to read each bad byte as U+FFFD.
+def format_of(path: TextPath, target_path: TextPath | None = None, format: str | None = None) -> str:
+    """The format of a corpus: the one named, else by the suffix; two files are plain, and anything unknown a TSV.
 
     Raises:
-        UserError: on the first `next`, if the file cannot be opened; at a byte that is not UTF-8, with its line and
-            its offset in the file.
+        UserError: a format that is not in `FORMATS`, or one that does not go with the number of files.
     """
-    if errors not in ("strict", "replace"):
-        raise UserError(f"--errors {errors}: expected strict or replace")
-    if isinstance(path_or_stream, (str, os.PathLike)):
-        name = os.fspath(path_or_stream)
-        opened: AbstractContextManager[BinaryIO] = _open(name)
-    else:
-        name = str(getattr(path_or_stream, "name", "<input>"))
-        opened = nullcontext(path_or_stream)
-    offset = 0
-    with opened as stream:
-        for number, raw in enumerate(stream, 1):
-            start, offset = offset, offset + len(raw)
-            if number == 1 and raw.startswith(BOM):
-                raw, start = raw.removeprefix(BOM), len(BOM)
-                if not raw:
-                    return
-            raw = raw[:-2] if raw.endswith(b"\r\n") else raw.removesuffix(b"\n")
-            try:
-                text = raw.decode("utf-8", errors)
-            except UnicodeDecodeError as error:
-                looks = " (it looks like UTF-16)" if number == 1 and raw.startswith(UTF16_BOMS) else ""
-                byte, at = raw[error.start], start + error.start
-                raise UserError(
-                    f"{name}:{number}: byte 0x{byte:02x} at offset {at} is not UTF-8{looks}; "
-                    "save the file as UTF-8, or pass --errors replace"
-                ) from None
-            yield text
+    if format is not None and format not in FORMATS:
+        raise UserError(f"format {format!r}: expected {', '.join(FORMATS)} (--format)")
+    if target_path is not None:
+        if format not in (None, "plain"):
+            raise UserError(f"format {format}: two files are given, which is plain; give one file, or --format plain")
+        return "plain"
+    suffix = Path(path).suffix.lower()[1:]
+    found = format or {"pot": "po"}.get(suffix, suffix if suffix in FORMATS else "tsv")
+    if found == "plain":
+        raise UserError(f"{os.fspath(path)}: plain text comes as two files, source and target; only one is given")
+    return found
+
+
+def stream_pairs(
+    path: TextPath,
+    target_path: TextPath | None = None,
+    *,
+    source: str = "source",
+    target: str = "target",
+    errors: str = "strict",
+    format: str | None = None,
+) -> Iterator[Located]:
+    """Yield the pairs of a corpus as they stand, one at a time, blank ones too: memory does not grow with the file.
+
+    The formats and arguments are those of `read_pairs`.
+
+    Raises:
+        UserError: naming file and line, at a record that is malformed; at the end, if two files are of unequal length.
+    """
+    match format_of(path, target_path, format):
+        case "plain":
+            assert target_path is not None
+            return _plain(path, target_path, errors)
+        case "jsonl":
+            return _jsonl(path, source, target, errors)
+        case "tmx":
+            return read_tmx(path, source, target, errors)
+        case "po":
+            return read_po(path, source, target, errors)
+        case _:
+            return _tsv(path, source, target, errors)
 
 
 def read_pairs(
@@ -85,12 +75,14 @@ def read_pairs(
     source: str = "source",
     target: str = "target",
     errors: str = "strict",
+    format: str | None = None,
 ) -> list[Pair]:
     """Read a parallel corpus.
 
     With `target_path`, both are plain files whose n-th lines belong together. A `.jsonl` file holds an object a line
-    with the keys `source` and `target`, at the top or under `"translation"`. Anything else is a TSV: its first line
-    names the columns when it holds both names, and otherwise columns one and two are source and target.
+    with the keys `source` and `target`, at the top or under `"translation"`. A `.tmx` file is a translation memory, and
+    a `.po` or `.pot` file a gettext catalogue (`read_tmx`, `read_po`). Anything else is a TSV: its first line names the
+    columns when it holds both names, and otherwise columns one and two are source and target.
 
     A pair that is blank on both sides is skipped, and the number of those is logged as a warning.
 
@@ -100,42 +92,32 @@ def read_pairs(
         source: the name of the source's column or key, such as `zh`.
         target: the name of the target's column or key, such as `en`.
         errors: what to do with a byte that is not UTF-8: `"strict"` or `"replace"`.
+        format: one of `FORMATS`, where the suffix does not tell.
 
     Raises:
         UserError: naming file and line, when the corpus is missing, empty, malformed, blank on one side, or of unequal
             lengths.
     """
-    if target_path is not None:
-        rows = _plain(path, target_path, errors)
-    elif Path(path).suffix.lower() == ".jsonl":
-        rows = _jsonl(path, source, target, errors)
-    else:
-        rows = _tsv(path, source, target, errors)
-    pairs, blank = [], 0
-    for pair, source_at, target_at in rows:
+    rows = stream_pairs(path, target_path, source=source, target=target, errors=errors, format=format)
+    pairs, blank, mistake = [], 0, ""
+    for pair, source_at, target_at, _ in rows:
         match bool(pair.source.strip()), bool(pair.target.strip()):
             case True, True:
                 pairs.append(pair)
             case False, False:
                 blank += 1
             case False, True:
-                raise UserError(_one_sided("source", source_at, "target", target_at))
+                mistake = mistake or _one_sided("source", source_at, "target", target_at)
             case True, False:
-                raise UserError(_one_sided("target", target_at, "source", source_at))
+                mistake = mistake or _one_sided("target", target_at, "source", source_at)
+    # Kept until here: where two files are of unequal length, that is the mistake, and a blank side only its shadow.
+    if mistake:
+        raise UserError(mistake)
     if blank:
         log.warning("%s: skipped %d pairs that are blank on both sides", os.fspath(path), blank)
     if not pairs:
         raise UserError(f"{os.fspath(path)}: no sentence pairs in it; expected at least one")
     return pairs
-
-
-def _open(name: str) -> BinaryIO:
-    try:
-        return open(name, "rb")
-    except OSError as error:
-        raise UserError(f"{name}: cannot read it: {error.strerror}; give the path of a text file") from None
-    except ValueError as error:
-        raise UserError(f"{name!r}: not a path: {error}") from None
 
 
 def _one_sided(blank: str, blank_at: str, other: str, other_at: str) -> str:
@@ -146,12 +128,14 @@ def _one_sided(blank: str, blank_at: str, other: str, other_at: str) -> str:
 
 def _tsv(path: TextPath, source: str, target: str, errors: str) -> Iterator[Located]:
     columns = {"source": 0, "target": 1}
+    others: dict[str, int] | None = None
     for number, line in enumerate(read_lines(path, errors), 1):
         cells = line.split("\t")
         if number == 1:
             names = [cell.strip() for cell in cells]
             if source != target and source in names and target in names:
                 columns = {"source": names.index(source), "target": names.index(target)}
+                others = {name: index for index, name in enumerate(names) if index not in columns.values()}
                 continue
         at = f"{os.fspath(path)}:{number}"
         if not line.strip():
@@ -163,7 +147,13 @@ def _tsv(path: TextPath, source: str, target: str, errors: str) -> Iterator[Loca
                     f"{at}: {len(cells)} column{'s' * (len(cells) > 1)}, but the {side} is column {column + 1}; "
                     "put one tab between the sides, or give source and target as two files"
                 )
-        yield Located(Pair(cells[columns["source"]], cells[columns["target"]]), at, at)
+        pair = Pair(cells[columns["source"]], cells[columns["target"]])
+        if len(cells) == 2:
+            yield Located(pair, at, at)
+        elif others is None:
+            yield Located(pair, at, at, {str(index): cell for index, cell in enumerate(cells[2:], 3)})
+        else:
+            yield Located(pair, at, at, {name: cells[i] for name, i in others.items() if i < len(cells)})
 
 
 def _jsonl(path: TextPath, source: str, target: str, errors: str) -> Iterator[Located]:
@@ -176,7 +166,9 @@ def _jsonl(path: TextPath, source: str, target: str, errors: str) -> Iterator[Lo
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{at}: not JSON: {error}; expected one object a line") from None
+        extra: dict[str, object] = {}
         if isinstance(record, dict) and isinstance(record.get("translation"), dict):
+            extra = {key: value for key, value in record.items() if key != "translation"}
             record = record["translation"]
         if not isinstance(record, dict):
             raise UserError(f'{at}: expected an object {{"{source}": …, "{target}": …}}, found {type(record).__name__}')
@@ -192,7 +184,8 @@ def _jsonl(path: TextPath, source: str, target: str, errors: str) -> Iterator[Lo
             if not isinstance(text, str):
                 raise UserError(f'{at}: "{key}" is a {type(text).__name__}, expected a string')
             sides.append(_without_surrogates(text, at, errors))
-        yield Located(Pair(*sides), at, at)
+        extra |= {key: value for key, value in record.items() if key not in (source, target)}
+        yield Located(Pair(*sides), at, at, extra)
 
 
 def _without_surrogates(text: str, at: str, errors: str) -> str:
@@ -210,21 +203,27 @@ def _without_surrogates(text: str, at: str, errors: str) -> str:
 
 
 def _plain(path: TextPath, target_path: TextPath, errors: str) -> Iterator[Located]:
-    sources, targets = list(read_lines(path, errors)), list(read_lines(target_path, errors))
     source_name, target_name = os.fspath(path), os.fspath(target_path)
+    # Eight bytes a pair, against reading again what may be a pipe, should the files turn out unequal.
+    lengths = array("I"), array("I")
+    sides = zip_longest(read_lines(path, errors), read_lines(target_path, errors))
+    for number, (source, target) in enumerate(sides, 1):
+        for side, text in zip(lengths, (source, target), strict=True):
+            if text is not None:
+                side.append(len(text.strip()))
+        if source is not None and target is not None:
+            yield Located(Pair(source, target), f"{source_name}:{number}", f"{target_name}:{number}")
+    sources, targets = lengths
     if len(sources) != len(targets):
-        line = first_suspect([len(s.strip()) for s in sources], [len(t.strip()) for t in targets])
         longer = source_name if len(sources) > len(targets) else target_name
         raise UserError(
             f"{source_name} has {len(sources)} lines but {target_name} has {len(targets)}, and line n of one must "
-            f"translate line n of the other; first suspect: {longer}:{line}, from where the lengths fit "
-            "better with the surplus taken out; add or delete lines there"
+            f"translate line n of the other; first suspect: {longer}:{first_suspect(sources, targets)}, from where "
+            "the lengths fit better with the surplus taken out; add or delete lines there"
         )
-    for number, sides in enumerate(zip(sources, targets, strict=True), 1):
-        yield Located(Pair(*sides), f"{source_name}:{number}", f"{target_name}:{number}")
 
 
-def first_suspect(source_lengths: list[int], target_lengths: list[int]) -> int:
+def first_suspect(source_lengths: Sequence[int], target_lengths: Sequence[int]) -> int:
     """Guess where two unequal files part, from the lengths of their lines alone.
 
     Supposes that the longer file holds one run of surplus lines, and takes the cut that fits best: lines before it pair
