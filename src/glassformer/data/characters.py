@@ -27,7 +27,8 @@ class _Scripts(dict[str, str]):
     """The script of a letter, as the first word of its Unicode name; empty for anything else."""
 
     def __missing__(self, char: str) -> str:
-        self[char] = unicodedata.name(char, "").split(" ")[0] if char.isalpha() else ""
+        name = unicodedata.name(char, "") if char.isalpha() else ""
+        self[char] = name.removeprefix("FULLWIDTH ").removeprefix("HALFWIDTH ").split(" ")[0]
         return self[char]
 
 
