@@ -45,7 +45,7 @@ def multiply(setting: str, *, dtype: torch.dtype, packed: bool) -> Call:
 
 # Private in torch: PyTorch's own compiler calls them, and no public function reaches oneDNN's packed layout.
 def _pack(weight_NK: Tensor, rows: int) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_NK.to_mkldnn(), rows)
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_NK, rows)
     return packed
 
 

@@ -171,7 +171,8 @@ def _serve(system: System, setting: str, rank: int, rendezvous: Path, pipe: Conn
     except ModuleNotFoundError as error:
         pipe.send(Failed(f"the package {error.name} is not installed"))
     except Exception as error:
-        pipe.send(Failed(f"{type(error).__name__}: {error}"))
+        first = str(error).partition("\n")[0]  # PyTorch's messages go on for pages
+        pipe.send(Failed(f"{type(error).__name__}: {first}"))
 
 
 def _join(system: System, rank: int, rendezvous: Path) -> None:
