@@ -1,9 +1,7 @@
 """Laws of greedy and beam search, on a toy model whose next token depends on the source and the whole prefix."""
 
-import functools
 import itertools
 import math
-import random
 
 import pytest
 import torch
@@ -11,63 +9,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import UserError
-from glassformer.generate import Hypothesis, SearchConfig, search
-
-PAD, BOS, EOS = 0, 1, 2
-BANNED = (PAD, BOS)
-
-
-@functools.cache
-def table_logits(seed: int, vocab: int, source: tuple[int, ...], prefix: tuple[int, ...]) -> tuple[float, ...]:
-    rng = random.Random(repr((seed, source, prefix)))
-    return tuple(rng.gauss(0.0, 1.5) for _ in range(vocab))
-
-
-class TableState:
-    def __init__(self, sources: list[tuple[int, ...]]) -> None:
-        self.rows = [(source, ()) for source in sources]
-        self.length = 0
-
-    def select(self, index_N: torch.Tensor) -> None:
-        self.rows = [self.rows[i] for i in index_N.tolist()]
+from glassformer.generate import (
+    Allowed,
+    BannedWords,
+    Hypothesis,
+    NoRepeatNgram,
+    RepetitionPenalty,
+    SearchConfig,
+    search,
+)
+from tests.toys import BANNED, BOS, EOS, PAD, ScriptModel, TableModel, batch, score, teacher_forced
 
 
-class TableModel:
-    """A `Decodable` that looks up every distribution by its source and prefix."""
-
-    def __init__(self, seed: int, vocab: int) -> None:
-        self.seed, self.vocab = seed, vocab
-        self.batch_sizes: list[int] = []
-
-    def start(self, source_BS, source_mask_BS=None):
-        mask_BS = torch.ones_like(source_BS, dtype=torch.bool) if source_mask_BS is None else source_mask_BS
-        return TableState([tuple(row[keep].tolist()) for row, keep in zip(source_BS, mask_BS, strict=True)])
-
-    def step(self, tokens_BT, state):
-        assert tokens_BT.shape[0] == len(state.rows)
-        state.rows = [(s, p + tuple(new)) for (s, p), new in zip(state.rows, tokens_BT.tolist(), strict=True)]
-        state.length += tokens_BT.shape[1]
-        self.batch_sizes.append(len(state.rows))
-        return torch.tensor([table_logits(self.seed, self.vocab, s, p) for s, p in state.rows])
-
-    def logprobs(self, source: tuple[int, ...], prefix: tuple[int, ...]) -> list[float]:
-        logits = table_logits(self.seed, self.vocab, source, (BOS, *prefix))
-        normaliser = math.log(math.fsum(math.exp(x) for x in logits))
-        return [x - normaliser for x in logits]
-
-
-def batch(sources: list[tuple[int, ...]]) -> tuple[torch.Tensor, torch.Tensor]:
-    width = max(map(len, sources))
-    ids = torch.tensor([s + (PAD,) * (width - len(s)) for s in sources])
-    return ids, ids != PAD
-
-
-def run(model: TableModel, sources: list[tuple[int, ...]], **config) -> list[list[Hypothesis]]:
-    return search(model, *batch(sources), SearchConfig(**config), bos_id=BOS, eos_id=EOS, banned_ids=BANNED)
-
-
-def score(logprobs: list[float], alpha: float) -> float:
-    return sum(logprobs) / ((5 + len(logprobs)) / 6) ** alpha
+def run(model: TableModel, sources: list[tuple[int, ...]], processors=(), **config) -> list[list[Hypothesis]]:
+    settings_ = SearchConfig(**config)
+    return search(model, *batch(sources), settings_, bos_id=BOS, eos_id=EOS, banned_ids=BANNED, processors=processors)
 
 
 def exhaustive(model: TableModel, source: tuple[int, ...], limit: int, alpha: float) -> list[tuple]:
@@ -93,6 +49,110 @@ def test_wide_beam_is_exhaustive_search(seed, alpha):
     (found,) = run(model, [source], beam_size=len(expected), n_best=7, length_penalty=alpha, max_new_tokens=4)
     assert [(h.ids, h.finished) for h in found] == [(ids, finished) for _, ids, finished in expected[:7]]
     assert [h.score for h in found] == pytest.approx([s for s, _, _ in expected[:7]], abs=1e-5)
+
+
+def no_bigram_twice(ids: tuple[int, ...]) -> bool:
+    pairs = list(itertools.pairwise(ids))
+    return len(set(pairs)) == len(pairs)
+
+
+def without_three_four(ids: tuple[int, ...]) -> bool:
+    return (3, 4) not in itertools.pairwise(ids)
+
+
+def even_then_odd(ids: tuple[int, ...]) -> set[int] | None:
+    return None if not ids else {EOS, 3} if ids[-1] % 2 == 0 else {4}
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "processor, lawful",
+    [
+        (NoRepeatNgram(2), no_bigram_twice),
+        (BannedWords(((3, 4),)), without_three_four),
+        (Allowed(even_then_odd), lambda ids: all(b in even_then_odd(ids[: i + 1]) for i, b in enumerate(ids[1:]))),
+    ],
+)
+def test_wide_beam_with_a_processor_is_exhaustive_search_of_what_it_allows(seed, alpha, processor, lawful):
+    model, source = TableModel(seed, vocab=5), (3, 4, 3)
+    expected = [
+        (s, ids, finished)
+        for s, ids, finished in exhaustive(model, source, limit=4, alpha=alpha)
+        if lawful(ids) and not (isinstance(processor, Allowed) and finished and ids and ids[-1] % 2)
+    ]
+    (found,) = run(model, [source], (processor,), beam_size=200, n_best=7, length_penalty=alpha, max_new_tokens=4)
+    assert [(h.ids, h.finished) for h in found] == [(ids, finished) for _, ids, finished in expected[:7]]
+    assert [h.score for h in found] == pytest.approx([s for s, _, _ in expected[:7]], abs=1e-5)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 99), beam=st.integers(1, 4), source=st.lists(st.integers(3, 6), min_size=1).map(tuple))
+def test_a_penalty_steers_but_the_printed_scores_stay_those_of_the_model(seed, beam, source):
+    model = TableModel(seed, vocab=7)
+    config = {"beam_size": beam, "n_best": beam, "length_penalty": 0.7, "max_new_tokens": 6}
+    (found,) = run(model, [source], (RepetitionPenalty(5.0),), **config)
+    assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
+    for h in found:
+        assert h.score == pytest.approx(score(teacher_forced(model, source, h.ids, h.finished), 0.7), abs=1e-5)
+    many = [run(model, [source], (RepetitionPenalty(r),), beam_size=1, max_new_tokens=12)[0][0] for r in (1.0, 1e9)]
+    assert many[0] == run(model, [source], beam_size=1, max_new_tokens=12)[0][0]
+    seen_at = [i for i, token in enumerate(many[1].ids) if token in many[1].ids[:i]]
+    for i in seen_at:  # only where every new token's logit is negative may an old one be written again
+        logits = model.row_logits(source, (BOS, *many[1].ids[:i]))
+        new = [x for t, x in enumerate(logits) if t not in (*BANNED, *many[1].ids[:i])]
+        assert max(new, default=-math.inf) <= 1e-6
+
+
+def test_where_nothing_is_allowed_any_more_the_target_ends_unfinished():
+    model = TableModel(0, vocab=7)
+    only = Allowed(lambda ids: {5} if len(ids) < 2 else set())
+    for beam in (1, 3):
+        ((stuck,),) = run(model, [(3,)], (only,), beam_size=beam)
+        assert stuck.ids == (5, 5) and not stuck.finished and len(stuck.token_logprobs) == 2
+        ((empty,),) = run(model, [(3,)], (Allowed(lambda ids: ()),), beam_size=beam)
+        assert empty == Hypothesis((), 0.0, (), False)
+
+
+def diverse_oracle(model, source, limit, groups, width, diversity) -> list[tuple[float, tuple[int, ...]]]:
+    """Algorithm 1 of Vijayakumar et al. 2018 in plain loops, α = 0."""
+    beams = [[(0.0, ())] for _ in range(groups)]
+    done: list[list[tuple[float, tuple[int, ...]]]] = [[] for _ in range(groups)]
+    for length in range(1, limit + 1):
+        times = [0] * model.vocab
+        for g in range(groups):
+            options = []
+            for total, ids in beams[g]:
+                for token, logprob in enumerate(model.logprobs(source, ids)):
+                    if token not in BANNED:
+                        options.append((total + logprob - diversity * times[token], total + logprob, (*ids, token)))
+            options.sort(reverse=True)
+            beams[g], kept = [], options[: width - len(done[g])]
+            for _, total, ids in kept:
+                (done[g] if ids[-1] == EOS or length == limit else beams[g]).append((total, ids))
+            for _, _, ids in kept:
+                times[ids[-1]] += 1
+    return sorted({pair for group in done for pair in group}, reverse=True)
+
+
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 99), groups=st.integers(1, 3), width=st.integers(1, 2), diversity=st.sampled_from([0.0, 2.0])
+)
+def test_diverse_beam_is_the_papers_algorithm_and_knows_no_batch_mates(seed, groups, width, diversity):
+    model, sources = TableModel(seed, vocab=7), [(3, 4), (5,), (3, 3, 3)]
+    beam = groups * width
+    config = dict(beam_size=beam, n_best=beam, length_penalty=0.0, max_new_tokens=4, groups=groups, diversity=diversity)
+    if groups == 1:
+        config |= dict(n_best=1)
+    together = run(model, sources, **config)
+    for source, found in zip(sources, together, strict=True):
+        expected = diverse_oracle(model, source, 4, groups, width, diversity)[: config["n_best"]]
+        assert [h.score for h in found] == pytest.approx([total for total, _ in expected], abs=1e-5)
+        assert [h.ids for h in found] == [tuple(t for t in ids if t != EOS) for _, ids in expected]
+        assert run(model, [source], **config) == [found]
+    narrow = run(model, sources, **config | dict(n_best=1))
+    assert narrow == [found[:1] for found in together], "the top result depends on n-best"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -134,28 +194,11 @@ def test_n_best_is_distinct_sorted_scored_and_free_of_banned_tokens(source, seed
     assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
     for h in found:
         assert not set(h.ids) & {*BANNED, EOS}
-        forced = [*h.ids, EOS] if h.finished else list(h.ids)
-        teacher = [model.logprobs(source, h.ids[:i])[token] for i, token in enumerate(forced)]
+        teacher = teacher_forced(model, source, h.ids, h.finished)
         assert list(h.token_logprobs) == pytest.approx(teacher, abs=1e-5)
         assert h.score == pytest.approx(score(teacher, alpha), abs=1e-5)
     for n_best in range(1, beam):
         assert run(model, [source], beam_size=beam, n_best=n_best, length_penalty=alpha) == [found[:n_best]]
-
-
-class ScriptModel(TableModel):
-    """Gives each prefix the probabilities written down for it, and `</s>` everything elsewhere."""
-
-    def __init__(self, script: dict[tuple[int, ...], dict[int, float]], vocab: int = 6) -> None:
-        super().__init__(0, vocab)
-        self.script = script
-
-    def step(self, tokens_BT, state):
-        super().step(tokens_BT, state)
-        logits = torch.full((len(state.rows), self.vocab), -math.inf)
-        for row, (_, prefix) in enumerate(state.rows):
-            for token, p in self.script.get(prefix[1:], {EOS: 1.0}).items():
-                logits[row, token] = math.log(p)
-        return logits
 
 
 def test_search_goes_on_while_a_longer_hypothesis_can_still_win():
@@ -214,7 +257,7 @@ def test_padded_vocabulary_rows_are_never_chosen_even_when_they_are_likeliest():
 
 def test_nan_logits_are_a_fault_not_a_translation():
     model = TableModel(0, 6)
-    model.step = lambda tokens, state: torch.full((len(state.rows), 6), math.nan)
+    model.step = lambda tokens, state, last_only=True: torch.full((len(state.rows), 6), math.nan)
     with pytest.raises(FloatingPointError, match="position 1"):
         run(model, [(3,)])
 
@@ -229,6 +272,10 @@ def test_nan_logits_are_a_fault_not_a_translation():
         ({"length_penalty": math.nan}, ["--length-penalty"]),
         ({"length_penalty": -1.0}, ["--length-penalty"]),
         ({"max_new_tokens": 0}, ["--max-new-tokens"]),
+        ({"beam_size": 100_000}, ["--beam-size 100000", "512"]),
+        ({"beam_size": 4, "groups": 3}, ["--beam-groups 3", "--beam-size 4"]),
+        ({"groups": 0}, ["--beam-groups 0"]),
+        ({"beam_size": 4, "groups": 2, "diversity": -1.0}, ["--diversity -1.0"]),
     ],
 )
 def test_impossible_settings_name_their_flags(values, flags):

@@ -6,46 +6,36 @@ The score of a hypothesis y is
 
 (Wu et al. 2016, "Google's Neural Machine Translation System", equation 14, without the coverage term), where |y| counts
 `</s>`. Log-probabilities are those of the model's whole softmax: a banned token is never chosen, but it keeps its
-probability, so that a printed score can be recomputed by teacher forcing.
+probability, so that a printed score can be recomputed by teacher forcing. Processors, too, steer which candidates
+survive a step, while hypotheses carry, and are ranked by, what the model itself says.
 
 A sentence has `beam_size` slots. A hypothesis that ends keeps its slot and the others share what is left, so a beam of
 one is greedy search by construction. A sentence leaves the batch only when no hypothesis that is still growing can
 enter its n-best.
+
+With `groups` (Vijayakumar et al. 2018, "Diverse Beam Search"), the slots are split evenly; each step the groups choose
+one after another, and a token costs a group `diversity` for each time that earlier groups chose it (equation 7, Hamming
+diversity).
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from glassformer.errors import UserError
+from glassformer.generate.constraints import Constraints, Phrases, Progress, allocate
+from glassformer.generate.hypothesis import Hypothesis, length_penalty, normalised_score
+from glassformer.generate.opening import check_constraints, force, lengths, limits, prefill
+from glassformer.generate.processors import Processor, process
+from glassformer.generate.protocol import Decodable, DecodeState, StateT
+
+__all__ = ["Decodable", "DecodeState", "Hypothesis", "SearchConfig", "length_penalty", "normalised_score", "search"]
 
 MAX_BEAM_SIZE = 512
-
-
-class DecodeState(Protocol):
-    """Everything that one decoding remembers between steps."""
-
-    length: int
-
-    def select(self, index_N: Tensor) -> None:
-        """Makes row i the old row `index_N[i]`, in place: expands, reorders and shrinks the batch."""
-
-
-StateT = TypeVar("StateT", bound=DecodeState)
-
-
-class Decodable(Protocol[StateT]):
-    """A model that search can drive."""
-
-    def start(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> StateT:
-        """Encodes the sources once and returns a state of B rows."""
-
-    def step(self, tokens_BT: Tensor, state: StateT) -> Tensor:
-        """Appends the tokens to the state and returns the logits (B, V) of the last position."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +46,10 @@ class SearchConfig:
         beam_size: hypotheses kept a sentence, 1 to 512; 1 is greedy search.
         n_best: hypotheses returned a sentence, 1 to `beam_size`.
         length_penalty: α of the score, 0 or more; 0 ranks by the raw sum of log-probabilities.
-        max_new_tokens: longest target, `</s>` included; None means twice the source's length plus ten.
+        max_new_tokens: longest target after its forced prefix, `</s>` included; None means twice the source's length
+            plus ten, or more where forced phrases need it.
+        groups: groups of a diverse beam, a divisor of `beam_size`; 1 is plain beam search.
+        diversity: what a token costs a group for each earlier group that chose it, in nats, 0 or more.
 
     Raises:
         UserError: a value is out of its range.
@@ -66,6 +59,8 @@ class SearchConfig:
     n_best: int = 1
     length_penalty: float = 1.0
     max_new_tokens: int | None = None
+    groups: int = 1
+    diversity: float = 0.5
 
     def __post_init__(self) -> None:
         if not 1 <= self.beam_size <= MAX_BEAM_SIZE:
@@ -81,62 +76,50 @@ class SearchConfig:
             raise UserError(f"--length-penalty {self.length_penalty}: must be a finite number, 0 or more")
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
             raise UserError(f"--max-new-tokens {self.max_new_tokens}: must be 1 or more")
+        if self.groups < 1 or self.beam_size % self.groups:
+            raise UserError(f"--beam-groups {self.groups}: must divide --beam-size {self.beam_size}")
+        if not (math.isfinite(self.diversity) and self.diversity >= 0):
+            raise UserError(f"--diversity {self.diversity}: must be a finite number, 0 or more")
 
 
-@dataclass(frozen=True)
-class Hypothesis:
-    """One target.
+class _Unit:
+    """One group of one sentence's beam: its hypotheses that grow no more, and how far the others are."""
 
-    Attributes:
-        ids: its tokens, without `<s>` and `</s>`.
-        score: the normalised score of the module's docstring.
-        token_logprobs: natural log-probability of every token of `ids`, then of `</s>` if it was produced.
-        finished: whether `</s>` was produced; if not, the length limit cut the target.
-    """
-
-    ids: tuple[int, ...]
-    score: float
-    token_logprobs: tuple[float, ...]
-    finished: bool
-
-
-def length_penalty(length: int, alpha: float) -> float:
-    """lp(length) = ((5 + length) / 6) ** α (Wu et al. 2016, equation 14)."""
-    return float(((5 + length) / 6) ** alpha)
-
-
-def normalised_score(token_logprobs: Sequence[float], alpha: float) -> float:
-    """The score of a target from its token log-probabilities, `</s>`'s included."""
-    return math.fsum(token_logprobs) / length_penalty(len(token_logprobs), alpha)
-
-
-class _Pool:
-    """The hypotheses of one sentence that grow no more."""
-
-    def __init__(self, limit: int, config: SearchConfig) -> None:
-        self.limit = limit
-        self.config = config
+    def __init__(self, sentence: int, group: int, limit: int, constraints: Constraints, config: SearchConfig) -> None:
+        self.sentence, self.group, self.limit, self.config = sentence, group, limit, config
+        self.width = config.beam_size // config.groups
+        self.prefix = constraints.prefix
+        self.phrases = Phrases(constraints.phrases) if constraints.phrases else None
+        self.progress: list[Progress] = []  # of each growing hypothesis, if there are phrases
         self.hypotheses: list[Hypothesis] = []
+
+    @property
+    def slots(self) -> int:
+        """The slots left to hypotheses that still grow."""
+        return self.width - len(self.hypotheses)
+
+    def forced(self, length: int) -> int | None:
+        """The prefix's token behind `length` tokens."""
+        return self.prefix[length] if length < len(self.prefix) else None
 
     def add(self, tokens: list[int], logprobs: list[float], finished: bool) -> None:
         score = normalised_score(logprobs, self.config.length_penalty)
         ids = tuple(tokens[:-1] if finished else tokens)
         self.hypotheses.append(Hypothesis(ids, score, tuple(logprobs), finished))
 
-    def best(self) -> list[Hypothesis]:
-        return sorted(self.hypotheses, key=lambda h: -h.score)[: self.config.n_best]
-
     def settled(self, best_live_sum: float) -> bool:
         """Whether no descendant of the best live hypothesis can enter the n-best.
 
         Log-probabilities are at most 0, so a sum only falls, and for α ≥ 0 dividing by lp at the length limit is the
-        kindest that can happen to it.
+        kindest that can happen to it. A group never settles: its choices are still felt by the groups behind it, whose
+        results must not depend on how many hypotheses are wanted.
         """
         if best_live_sum == -math.inf:
             return True
-        if len(self.hypotheses) < self.config.n_best:
+        if self.config.groups > 1 or len(self.hypotheses) < self.config.n_best:
             return False
-        return best_live_sum / length_penalty(self.limit, self.config.length_penalty) <= self.best()[-1].score
+        bound = best_live_sum / length_penalty(self.limit, self.config.length_penalty)
+        return bound <= _best(self.hypotheses, self.config.n_best)[-1].score
 
 
 @torch.no_grad()
@@ -150,6 +133,8 @@ def search(
     eos_id: int,
     banned_ids: Sequence[int] = (),
     max_length: int | None = None,
+    processors: Sequence[Processor] = (),
+    constraints: Sequence[Constraints] | None = None,
 ) -> list[list[Hypothesis]]:
     """Finds the best targets of a batch of sources; put the model in eval mode first.
 
@@ -162,74 +147,77 @@ def search(
         eos_id: the token that ends a target.
         banned_ids: tokens that are never produced (padding, `<s>`, language tokens, rows of a padded vocabulary).
         max_length: the model's own limit of target positions; it caps every sentence's length.
+        processors: applied to every step's logits, from left to right.
+        constraints: of each sentence, what its targets must hold.
 
     Returns:
-        For each sentence at most `n_best` distinct hypotheses, best first; fewer only where fewer exist.
+        For each sentence at most `n_best` distinct hypotheses, best first; fewer only where fewer exist, never none.
 
     Raises:
+        UserError: a constraint does not fit under the length limit, or holds `</s>`.
         FloatingPointError: the model gave NaN logits.
     """
-    sentences, source_length = source_BS.shape
+    sentences = len(source_BS)
     if sentences == 0:
         return []
-    lengths = [source_length] * sentences if source_mask_BS is None else source_mask_BS.sum(1).tolist()
-    limits = [config.max_new_tokens or 2 * int(n) + 10 for n in lengths]
-    if max_length is not None:
-        limits = [min(limit, max_length) for limit in limits]
-    pools = [_Pool(limit, config) for limit in limits]
-
+    constraints = check_constraints(constraints, sentences, eos_id)
+    lengthiest = limits(lengths(source_BS, source_mask_BS), constraints, config.max_new_tokens, max_length)
+    units = [_Unit(s, g, lengthiest[s], constraints[s], config) for s in range(sentences) for g in range(config.groups)]
     device = source_BS.device
     banned = torch.tensor(sorted(set(banned_ids)), dtype=torch.long, device=device)
     state = model.start(source_BS, source_mask_BS)
+    if config.groups > 1:
+        state.select(torch.arange(sentences, device=device).repeat_interleave(config.groups))
+    logits_NV, ids_NT, logprobs_NT = prefill(model, state, [unit.prefix for unit in units], bos_id, device)
 
-    # Model rows are a (sentence, slot) grid, W slots wide; -inf marks a slot without a hypothesis. The grid's own
-    # numbers stay on the CPU in float64: they are few, and each step then costs one transfer in each direction.
-    live = list(range(sentences))
-    sums_BW = torch.zeros(sentences, 1, dtype=torch.float64)
-    ids_BWT = torch.empty(sentences, 1, 0, dtype=torch.long)
-    logprobs_BWT = torch.empty(sentences, 1, 0, dtype=torch.float64)
-    last_BW = torch.full((sentences, 1), bos_id, dtype=torch.long)
-    length = 0
-    while live:
+    # Model rows are a (unit, slot) grid, W slots wide; -inf marks a slot without a hypothesis. The grid's own numbers
+    # stay on the CPU in float64: they are few, and each step then costs one transfer in each direction.
+    live = units
+    sums_BW = logprobs_NT.sum(1, keepdim=True)
+    ids_BWT, logprobs_BWT = ids_NT.unsqueeze(1), logprobs_NT.unsqueeze(1)
+    length = ids_NT.shape[1]
+    for unit in units:
+        unit.progress = [unit.phrases.start(unit.prefix[:length])] if unit.phrases else []
+    while True:
+        width = sums_BW.shape[1]
+        logits_NV = logits_NV.float()
+        steered_NV = process(processors, ids_BWT.flatten(0, 1).to(device), logits_NV.index_fill(1, banned, -math.inf))
+        steered_NV = force(steered_NV, logits_NV, [unit.forced(length) for unit in live for _ in range(width)])
         length += 1
-        width = last_BW.shape[1]
-        slots = [config.beam_size - len(pools[s].hypotheses) for s in live]
-        logits_NV = model.step(last_BW.reshape(-1, 1).to(device), state)
-        next_logprobs_NC, next_ids_NC = _best_tokens(logits_NV, banned, max(slots))
-        if next_logprobs_NC.isnan().any():
-            raise FloatingPointError(f"the model gave NaN logits at target position {length}")
-
-        # The best candidates of each sentence, over all its hypotheses.
-        choices = next_ids_NC.shape[1]
-        candidates = (sums_BW.unsqueeze(2) + next_logprobs_NC.view(len(live), width, choices)).flatten(1)
-        new_sums_BR, flat_BR = candidates.topk(min(max(slots), candidates.shape[1]))
-        parent_BR = flat_BR // choices
-        new_ids_BR = next_ids_NC.view(len(live), -1).gather(1, flat_BR)
-        new_logprobs_BR = next_logprobs_NC.view(len(live), -1).gather(1, flat_BR)
-        rank_R = torch.arange(flat_BR.shape[1])
-        valid_BR = (rank_R < torch.tensor(slots).unsqueeze(1)) & new_sums_BR.isfinite()
-        at_limit_B = torch.tensor([pools[s].limit <= length for s in live])
-        closed_BR = valid_BR & ((new_ids_BR == eos_id) | at_limit_B.unsqueeze(1))
+        choice = _choose(live, sums_BW, logits_NV, steered_NV, length, eos_id)
+        parent_BR, new_ids_BR, new_logprobs_BR, valid_BR, progress = choice
 
         history = parent_BR.unsqueeze(2).expand(-1, -1, length - 1)
         ids_BRT = torch.cat([ids_BWT.gather(1, history), new_ids_BR.unsqueeze(2)], 2)
         logprobs_BRT = torch.cat([logprobs_BWT.gather(1, history), new_logprobs_BR.unsqueeze(2)], 2)
+        new_sums_BR = sums_BW.gather(1, parent_BR) + new_logprobs_BR
+        at_limit_B = torch.tensor([unit.limit <= length for unit in live])
+        closed_BR = valid_BR & ((new_ids_BR == eos_id) | at_limit_B.unsqueeze(1))
         for b, r in closed_BR.nonzero().tolist():
             tokens = ids_BRT[b, r].tolist()
-            pools[live[b]].add(tokens, logprobs_BRT[b, r].tolist(), finished=tokens[-1] == eos_id)
+            live[b].add(tokens, logprobs_BRT[b, r].tolist(), finished=tokens[-1] == eos_id)
+        for b in (~valid_BR.any(1)).nonzero().flatten().tolist():
+            if not live[b].hypotheses:  # nothing is allowed any more: what stands is all there is
+                for w in sums_BW[b].isfinite().nonzero().flatten().tolist():
+                    live[b].add(ids_BWT[b, w].tolist(), logprobs_BWT[b, w].tolist(), finished=False)
 
         growing_BR = valid_BR & ~closed_BR
         new_sums_BR = new_sums_BR.masked_fill(~growing_BR, -math.inf)
         best_sums = new_sums_BR.amax(1).tolist()
-        kept = [b for b, s in enumerate(live) if not pools[s].settled(best_sums[b])]
+        kept = [b for b, unit in enumerate(live) if not unit.settled(best_sums[b])]
         if not kept:
-            break
-        live = [live[b] for b in kept]
+            return [
+                _best([h for unit in units if unit.sentence == s for h in unit.hypotheses], config.n_best)
+                for s in range(sentences)
+            ]
         kept_B = torch.tensor(kept)
 
-        # Hypotheses that still grow move to the front of their sentence's slots, in order, and the grid shrinks.
+        # Hypotheses that still grow move to the front of their unit's slots, in order, and the grid shrinks.
         width_next = int(growing_BR[kept_B].sum(1).max())
         front_BW = (~growing_BR[kept_B]).int().argsort(dim=1, stable=True)[:, :width_next]
+        for b, front_W in zip(kept, front_BW.tolist(), strict=True):
+            live[b].progress = [progress[b][r] for r in front_W if r < len(progress[b])]
+        live = [live[b] for b in kept]
         sums_BW = new_sums_BR[kept_B].gather(1, front_BW)
         last_BW = new_ids_BR[kept_B].gather(1, front_BW)
         steps = front_BW.unsqueeze(2).expand(-1, -1, length)
@@ -238,12 +226,149 @@ def search(
         row_N = (kept_B.unsqueeze(1) * width + parent_BR[kept_B].gather(1, front_BW)).flatten()
         if not torch.equal(row_N, torch.arange(logits_NV.shape[0])):
             state.select(row_N.to(device))
-    return [pool.best() for pool in pools]
+        logits_NV = model.step(last_BW.reshape(-1, 1).to(device), state)
 
 
-def _best_tokens(logits_NV: Tensor, banned: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Each row's `count` likeliest tokens that are not banned: log-probabilities in float64 and ids, on the CPU."""
-    logits_NV = logits_NV.float()
+_Choice = tuple[Tensor, Tensor, Tensor, Tensor, list[list[Progress]]]
+
+
+def _choose(
+    live: Sequence[_Unit], sums_BW: Tensor, logits_NV: Tensor, steered_NV: Tensor, length: int, eos_id: int
+) -> _Choice:
+    """The pure step of a beam: which candidates of each unit survive, best first.
+
+    Args:
+        live: the units that still search.
+        sums_BW: log-probability of each hypothesis; -inf is none.
+        logits_NV: the model's logits of its B · W rows.
+        steered_NV: what is chosen by instead; -inf is forbidden.
+        length: of the hypotheses that the choice makes.
+        eos_id: the token that needs every phrase met.
+
+    Returns:
+        Each survivor's parent, token, log-probability, and whether it is one, all (B, R); and their progress where a
+        unit has phrases.
+    """
+    width = sums_BW.shape[1]
+    most = max(unit.slots for unit in live)
     normaliser_N1 = logits_NV.logsumexp(1, keepdim=True)
-    top = logits_NV.index_fill(1, banned, -math.inf).topk(min(count, logits_NV.shape[1]))
-    return (top.values - normaliser_N1).cpu().double(), top.indices.cpu()
+    parts: list[tuple[list[int], _Choice]] = []
+    chosen: dict[int, Counter[int]] = {}
+    for group in sorted({unit.group for unit in live}):
+        members = [b for b, unit in enumerate(live) if unit.group == group]
+        some = [live[b] for b in members]
+        row_N = (torch.tensor(members).unsqueeze(1) * width + torch.arange(width)).flatten().to(logits_NV.device)
+        whole = len(some) == len(live)
+        raw_NV = logits_NV if whole else logits_NV[row_N]
+        steer_NV = steered_NV if whole else steered_NV[row_N]
+        norm_N1 = normaliser_N1 if whole else normaliser_N1[row_N]
+        if group:
+            steer_NV = _diversified(some, steer_NV, chosen)
+        steer_NC, ids_NC = steer_NV.topk(min(most, logits_NV.shape[1]))
+        raw_NC = raw_NV.gather(1, ids_NC)
+        if any(unit.phrases for unit in some):
+            steer_NC, ids_NC, raw_NC = _with_useful(some, steer_NC, ids_NC, raw_NV, raw_NC, length)
+        part = _pick(
+            some,
+            sums_BW[members],
+            (steer_NC - norm_N1).cpu().double(),
+            ids_NC.cpu(),
+            (raw_NC - norm_N1).cpu().double(),
+            most,
+            length,
+            eos_id,
+        )
+        for unit, ids_R, valid_R in zip(some, part[1], part[3], strict=True):
+            chosen.setdefault(unit.sentence, Counter()).update(ids_R[valid_R].tolist())
+        parts.append((members, part))
+    if len(parts) == 1:
+        return parts[0][1]
+    ranks = max(part[0].shape[1] for _, part in parts)
+    order = torch.tensor([b for members, _ in parts for b in members]).argsort()
+    merged = [torch.cat([_widened(part[i], ranks) for _, part in parts])[order] for i in range(4)]  # type: ignore[arg-type]
+    progress = {b: states for members, part in parts for b, states in zip(members, part[4], strict=True)}
+    return merged[0], merged[1], merged[2], merged[3], [progress[b] for b in range(len(live))]
+
+
+def _pick(
+    units: Sequence[_Unit],
+    sums_BW: Tensor,
+    steer_NC: Tensor,
+    ids_NC: Tensor,
+    raw_NC: Tensor,
+    most: int,
+    length: int,
+    eos_id: int,
+) -> _Choice:
+    """The survivors of each unit, over the candidates (N, C) of all its hypotheses."""
+    if raw_NC.isnan().any():
+        raise FloatingPointError(f"the model gave NaN logits at target position {length}")
+    count, width, choices = len(units), sums_BW.shape[1], ids_NC.shape[1]
+    candidates_BK = (sums_BW.unsqueeze(2) + steer_NC.view(count, width, choices)).flatten(1)
+    ids_BK, raw_BK = ids_NC.view(count, -1), raw_NC.view(count, -1)
+    scores_BR, flat_BR = candidates_BK.topk(min(most, candidates_BK.shape[1]))
+    slots_B1 = torch.tensor([unit.slots for unit in units]).unsqueeze(1)
+    valid_BR = (torch.arange(flat_BR.shape[1]) < slots_B1) & scores_BR.isfinite() & raw_BK.gather(1, flat_BR).isfinite()
+    progress: list[list[Progress]] = [[] for _ in units]
+    for b, unit in enumerate(units):
+        if unit.phrases is None:
+            continue
+        scores, reached = candidates_BK[b].tolist(), []
+        for k, token in enumerate(ids_BK[b].tolist()):
+            before = unit.progress[k // choices] if k // choices < len(unit.progress) else unit.phrases.start()
+            after = before if token == eos_id else unit.phrases.advance(before, token)
+            room = 0 if token == eos_id else unit.limit - length
+            if unit.forced(length - 1) is None and unit.phrases.cost(after) > room:
+                scores[k] = -math.inf
+            reached.append(after)
+        picked = allocate(scores, [unit.phrases.cost(after) for after in reached], unit.slots)
+        valid_BR[b] = torch.arange(flat_BR.shape[1]) < len(picked)
+        flat_BR[b, : len(picked)] = torch.tensor(picked, dtype=torch.long)
+        progress[b] = [reached[k] for k in picked]
+    return flat_BR // choices, ids_BK.gather(1, flat_BR), raw_BK.gather(1, flat_BR), valid_BR, progress
+
+
+def _with_useful(
+    units: Sequence[_Unit], steer_NC: Tensor, ids_NC: Tensor, raw_NV: Tensor, raw_NC: Tensor, length: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Adds to the candidates the tokens that bring a phrase on, whatever a processor thinks of them."""
+    width = len(raw_NV) // len(units)
+    useful: list[list[int]] = []
+    for unit in units:
+        free = unit.phrases is not None and unit.forced(length - 1) is None
+        states = unit.progress if free else []
+        tokens = [unit.phrases.useful(state) for state in states] if unit.phrases else []
+        useful += tokens + [[]] * (width - len(tokens))
+    most = max(map(len, useful))
+    device = ids_NC.device
+    more_NE = torch.tensor([[*tokens, *[0] * (most - len(tokens))] for tokens in useful], device=device).long()
+    real_NE = torch.arange(most, device=device) < torch.tensor([[len(t)] for t in useful], device=device)
+    twice_NE = ((more_NE.unsqueeze(2) == ids_NC.unsqueeze(1)) & steer_NC.isfinite().unsqueeze(1)).any(2)
+    more_raw_NE = raw_NV.gather(1, more_NE)
+    more_steer_NE = more_raw_NE.masked_fill(~real_NE | twice_NE, -math.inf)
+    return (
+        torch.cat([steer_NC, more_steer_NE], 1),
+        torch.cat([ids_NC, more_NE], 1),
+        torch.cat([raw_NC, more_raw_NE], 1),
+    )
+
+
+def _diversified(units: Sequence[_Unit], steered_NV: Tensor, chosen: dict[int, Counter[int]]) -> Tensor:
+    """Takes `diversity` off a token for each time that the sentence's earlier groups chose it at this step."""
+    steered_BWV = steered_NV.view(len(units), -1, steered_NV.shape[1]).clone()
+    for b, unit in enumerate(units):
+        for token, times in chosen.get(unit.sentence, Counter()).items():
+            steered_BWV[b, :, token] -= unit.config.diversity * times
+    return steered_BWV.flatten(0, 1)
+
+
+def _widened(part_BR: Tensor, ranks: int) -> Tensor:
+    return torch.nn.functional.pad(part_BR, (0, ranks - part_BR.shape[1]))
+
+
+def _best(hypotheses: Sequence[Hypothesis], count: int) -> list[Hypothesis]:
+    """The best of distinct targets, sorted; groups may have found the same one."""
+    distinct: dict[tuple[tuple[int, ...], bool], Hypothesis] = {}
+    for hypothesis in hypotheses:
+        distinct.setdefault((hypothesis.ids, hypothesis.finished), hypothesis)
+    return sorted(distinct.values(), key=lambda h: -h.score)[:count]

@@ -70,16 +70,17 @@ class Seq2Seq(nn.Module):
         blocks = self.decoder.init_states(memory_BSD)
         return DecodeState(blocks, source_mask_BS, len(source_BS), source_BS.device)
 
-    def step(self, tokens_BT: Tensor, state: DecodeState) -> Tensor:
+    def step(self, tokens_BT: Tensor, state: DecodeState, *, last_only: bool = True) -> Tensor:
         """Reads the next tokens of every row and predicts what follows the last of them.
 
         Returns:
-            Logits of the last position only, shape (B, V), in float32.
+            Logits of the last position only, shape (B, V), in float32; of all that were read, (B, T, V), with
+            ``last_only=False``.
         """
         ctx = Context(start=state.length, memory_mask_BS=state.memory_mask_BS)
         hidden_BTD = self.decoder(self.decoder_embed(tokens_BT), ctx, state.blocks)
         state.length += tokens_BT.shape[1]
-        return self.logits(hidden_BTD[:, -1]).float()
+        return self.logits(hidden_BTD[:, -1] if last_only else hidden_BTD).float()
 
     def taps(self) -> dict[str, str]:
         """The named internals that ``glassformer.record`` captures, name → axes."""

@@ -18,6 +18,10 @@ class State(Protocol):
         """Replaces the rows by ``rows[index]``: reorders, repeats, or drops them."""
         ...
 
+    def truncate(self, length: int) -> None:
+        """Forgets the target positions from ``length`` on."""
+        ...
+
     @property
     def nbytes(self) -> int: ...
 
@@ -53,6 +57,9 @@ class KVState:
             self._k_BHSK = self._k_BHSK[:, :, : self._used + 1].index_select(0, index_N)
             self._v_BHSK = self._v_BHSK[:, :, : self._used + 1].index_select(0, index_N)
 
+    def truncate(self, length: int) -> None:
+        self._used = min(self._used, length)
+
     @property
     def nbytes(self) -> int:
         return sum(t.nbytes for t in (self._k_BHSK, self._v_BHSK) if t is not None)
@@ -79,6 +86,9 @@ class StaticKV:
 
     def select(self, index_N: Tensor) -> None:
         self.k_BHSK, self.v_BHSK = self.k_BHSK.index_select(0, index_N), self.v_BHSK.index_select(0, index_N)
+
+    def truncate(self, length: int) -> None:
+        pass
 
     @property
     def nbytes(self) -> int:
@@ -127,6 +137,18 @@ class DecodeState:
         if self.memory_mask_BS is not None and not same_sources:
             self.memory_mask_BS = self.memory_mask_BS.index_select(0, index_N)
         self._source_B = source_N
+
+    def truncate(self, length: int) -> None:
+        """Forgets the positions from ``length`` on, as if they had never been read.
+
+        Raises:
+            ValueError: ``length`` is negative or more than has been read.
+        """
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot truncate {self.length} positions to {length}")
+        for state in self.states:
+            state.truncate(length)
+        self.length = length
 
     @property
     def nbytes(self) -> int:
