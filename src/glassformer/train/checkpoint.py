@@ -122,7 +122,7 @@ class Checkpoints:
         progress: Progress,
         rng_states: list[Tensor],
     ) -> None:
-        """Writes a checkpoint, whole or not at all, points ``last`` to it, and drops the oldest ones."""
+        """Writes a checkpoint, whole or not at all, and drops the oldest ones."""
         target = self.directory(progress.step)
         with atomic_directory(target) as scratch:
             write_model(scratch, model, tokenizer, translation)
@@ -132,7 +132,6 @@ class Checkpoints:
             tensors |= {f"rng.{rank}": rng for rank, rng in enumerate(rng_states)}
             save_tensors(tensors, state / "state.safetensors")
             (state / "progress.json").write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
-        self.link("last", progress.step)
         for step in self.steps()[: -self.keep]:
             shutil.rmtree(self.directory(step))
 

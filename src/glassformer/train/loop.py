@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -83,11 +83,13 @@ def train(
 
 
 def _work(job: _Job, stop: Stop) -> Outcome:
-    return Trainer(job.config, World(), stop, resume=job.resume).run()
+    world = World()
+    with own_run_folder(Path(job.config.train.output)) if world.leads else nullcontext():
+        return Trainer(job.config, world, stop, resume=job.resume).run()
 
 
 class Trainer:
-    """One process's share of a run."""
+    """One process's share of a run; the run folder must be its own."""
 
     def __init__(self, config: TrainConfig, world: World, stop: Stop, *, resume: bool) -> None:
         keep_freed_memory()
@@ -97,8 +99,7 @@ class Trainer:
         self.checkpoints = Checkpoints(self.run_dir, settings.keep)
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.dtype = best_precision(self.device) if settings.precision == "auto" else _DTYPES[settings.precision]
-        self._lock = own_run_folder(self.run_dir) if world.leads else None
-        world.barrier()
+        world.barrier()  # the run folder is this run's own, and mended
         resumed = self.checkpoints.newest() if resume else None
         self.progress = resumed.progress if resumed else Progress()
         self.reporter = Reporter(self.run_dir, config, self.progress.step) if world.leads else None
