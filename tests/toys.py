@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+from collections import Counter
 
 import torch
 
@@ -91,3 +92,14 @@ def score(logprobs: list[float], alpha: float) -> float:
 def teacher_forced(model: TableModel, source: Ids, ids: Ids, finished: bool) -> list[float]:
     """Log-probability of each token of a target, by looking each one up."""
     return [model.logprobs(source, ids[:i])[token] for i, token in enumerate([*ids, *[EOS] * finished])]
+
+
+def agrees(counts: Counter, probs: dict, draws: int) -> bool:
+    """Pearson's chi-square against its 99.99 % quantile (Wilson & Hilferty 1931); rare outcomes are pooled."""
+    assert set(counts) <= {outcome for outcome, p in probs.items() if p > 0}
+    cells = [(counts[outcome], p * draws) for outcome, p in probs.items()]
+    rare = [cell for cell in cells if cell[1] < 5]
+    cells = [cell for cell in cells if cell[1] >= 5] + [(sum(c for c, _ in rare), sum(e for _, e in rare))] * bool(rare)
+    statistic = sum((seen - expected) ** 2 / expected for seen, expected in cells if expected > 0)
+    k = max(len(cells) - 1, 1)
+    return statistic < k * (1 - 2 / (9 * k) + 3.719 * math.sqrt(2 / (9 * k))) ** 3

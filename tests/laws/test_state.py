@@ -162,3 +162,37 @@ def test_decoding_under_bfloat16_gives_float32_logits_near_the_exact_ones() -> N
         logits = read(model, state, target, range(1, 7))[-1]
     assert logits.dtype == torch.float32
     close(logits, model(source, target)[:, -1], rtol=0.1, atol=0.2)
+
+
+@settings(max_examples=20)
+@given(configs(), SEEDS, st.data())
+@torch.no_grad()
+def test_truncating_equals_never_having_read_the_tokens(config, seed, data) -> None:
+    model = random_model(config, seed)
+    source, mask = ids(9, 3, 4, seed=seed), lengths_mask([4, 2, 3])
+    state = model.start(source, mask)
+    rows, history = torch.arange(3), torch.zeros(3, 0, dtype=torch.long)
+    for turn in range(data.draw(st.integers(1, 6))):
+        keep = data.draw(st.integers(0, history.shape[1]))
+        state.truncate(keep)
+        history = history[:, :keep]
+        assert state.length == keep
+        if data.draw(st.booleans()):
+            index = torch.tensor(data.draw(st.lists(st.integers(0, len(rows) - 1), min_size=1, max_size=4)))
+            state.select(index)
+            rows, history = rows[index], history[index]
+        new = ids(config.target_vocab_size, len(rows), data.draw(st.integers(1, 6)), seed=seed + turn)
+        history = torch.cat([history, new], 1)
+        logits = model.step(new, state, last_only=False)
+        close(logits, model(source[rows], history, mask[rows])[:, keep:])
+
+
+@torch.no_grad()
+def test_what_was_never_read_cannot_be_truncated_to() -> None:
+    model = random_model()
+    state = model.start(ids(11, 2, 4))
+    model.step(ids(11, 2, 3), state)
+    for length in (-1, 4):
+        with pytest.raises(ValueError, match="3 positions"):
+            state.truncate(length)
+    assert state.length == 3
