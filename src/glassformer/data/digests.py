@@ -77,7 +77,8 @@ _FOLD = _Fold()
 def blind_key(text: str) -> str:
     """The text but for case, width, punctuation, and spaces; where nothing is left, the text without outer spaces."""
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).casefold())
-    return folded.translate(_FOLD) or text.strip()
+    # Composed once more: what stood between a letter and an accent may be gone.
+    return unicodedata.normalize("NFC", folded.translate(_FOLD)) or text.strip()
 
 
 # What a translation often leaves open, so that a sentence with one of these in place of another gives the test away.

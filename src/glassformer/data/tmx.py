@@ -124,17 +124,23 @@ class _Reader:
             parser.CharacterDataHandler = self._characters
             parser.EntityDeclHandler = self._entity
             while True:
+                mistake: UserError | None = None
                 try:
                     parser.Parse(decoder.decode(chunk, not chunk).encode() if replace else chunk, not chunk)
+                except UserError as error:
+                    mistake = error
                 except expat.ExpatError as error:
-                    # The last words of a message such as "mismatched tag: line 3, column 4" are told as file:line.
+                    # str(error) would repeat the line that we tell as file:line.
                     what = expat.errors.messages.get(error.code, str(error))
                     hint = "; if it is a bad byte, --errors replace reads on" if "token" in what and not replace else ""
-                    raise UserError(f"{self.name}:{error.lineno}: not well-formed XML: {what}{hint}") from None
+                    mistake = UserError(f"{self.name}:{error.lineno}: not well-formed XML: {what}{hint}")
                 except (LookupError, ValueError) as error:
-                    raise UserError(f"{self.name}:1: {error}; save the file as UTF-8") from None
+                    mistake = UserError(f"{self.name}:1: {error}; save the file as UTF-8")
+                # What stands before a mistake is good.
                 yield from self._ready
                 self._ready.clear()
+                if mistake:
+                    raise mistake
                 if not chunk:
                     return
                 chunk = stream.read(CHUNK)
