@@ -135,7 +135,7 @@ def hugging_face(setting: str, *, precision: str) -> Call:
     def call() -> float:
         optimizer.zero_grad()
         with autocast:
-            loss = smoother(model(**batch), {"labels": labels_BT})
+            loss = smoother(model(**batch), labels_BT)
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
