@@ -109,34 +109,54 @@ def _launch_local(work: Work, argument: Any, stop: Stop, count: int) -> Any:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("spawn")
-    results = context.SimpleQueue()
+    channels = [context.Pipe(duplex=False) for _ in range(count)]
     processes = [
-        context.Process(target=_worker, args=(rank, count, port, work, argument, stop, results), daemon=True)
-        for rank in range(count)
+        context.Process(target=_worker, args=(rank, count, port, work, argument, stop, sender), daemon=True)
+        for rank, (_, sender) in enumerate(channels)
     ]
+    waiting: dict[Any, int] = {receiver: rank for rank, (receiver, _) in enumerate(channels)}
+    answers: dict[int, Any] = {}
+    failures: list[tuple[int, Exception]] = []
     try:
         with _private_start():
-            for process in processes:
+            for process, (_, sender) in zip(processes, channels, strict=True):
                 process.start()
-        alive = list(processes)
-        while alive and all(process.exitcode in (0, None) for process in processes):
-            wait([process.sentinel for process in alive])
-            alive = [process for process in alive if process.is_alive()]
-        codes = {rank: process.exitcode for rank, process in enumerate(processes) if process.exitcode}
+                sender.close()  # so that a worker's death ends its channel
+        while waiting and not failures:
+            for receiver in wait(list(waiting)):
+                rank = waiting.pop(receiver)
+                answers[rank] = answer = _receive(receiver, processes[rank], rank)
+                if isinstance(answer, Exception):
+                    failures.append((_precedence(answer), answer))
+        if not failures:
+            for process in processes:
+                process.join()
     finally:
         for process in processes:
             if process.pid is not None:
                 process.kill()
                 process.join()
-    # One that was killed could say nothing; what the others then say is only that they miss it.
-    for rank, code in codes.items():
-        if code < 0 or results.empty():
-            hint = "; out of memory? lower train.batch_tokens or train.workers" if code == -signal.SIGKILL else ""
-            raise RuntimeError(f"training worker {rank} died with exit code {code}{hint}")
-    result = results.get()
-    if isinstance(result, Exception):
-        raise result
-    return result
+    if failures:
+        raise min(failures, key=lambda failure: failure[0])[1]
+    return answers[0]
+
+
+class _WorkerDied(RuntimeError):
+    pass
+
+
+def _receive(receiver: Any, process: Any, rank: int) -> Any:
+    try:
+        return receiver.recv()
+    except EOFError:
+        process.join()
+        hint = "; out of memory? lower train.batch_tokens or train.workers" * (process.exitcode == -signal.SIGKILL)
+        return _WorkerDied(f"training worker {rank} died with exit code {process.exitcode}{hint}")
+
+
+def _precedence(error: Exception) -> int:
+    """A cause goes before its echo: the other workers fail for missing the one that failed first."""
+    return 0 if isinstance(error, UserError | OSError) else 1 if isinstance(error, _WorkerDied) else 2
 
 
 @contextmanager
@@ -156,7 +176,7 @@ def _private_start() -> Iterator[None]:
         sys.modules["__main__"] = script
 
 
-def _worker(rank: int, size: int, port: int, work: Work, argument: Any, stop: Stop, results: Any) -> None:
+def _worker(rank: int, size: int, port: int, work: Work, argument: Any, stop: Stop, channel: Any) -> None:
     torch.set_num_threads(1)
     if rank:
         logging.disable(logging.WARNING)  # rank 0 says the same
@@ -164,18 +184,17 @@ def _worker(rank: int, size: int, port: int, work: Work, argument: Any, stop: St
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size)
         result = work(argument, stop)
     except (UserError, OSError) as error:
-        _give_up(results, error)
+        _give_up(channel, error)
     except Exception as error:
         if os.environ.get("GLASSFORMER_DEBUG"):
             traceback.print_exc()
-        _give_up(results, RuntimeError(f"training worker {rank}: {type(error).__name__}: {error}"))
-    if rank == 0:
-        results.put(result)
+        _give_up(channel, RuntimeError(f"training worker {rank}: {type(error).__name__}: {error}"))
+    channel.send(result if rank == 0 else None)
     dist.destroy_process_group()
 
 
-def _give_up(results: Any, error: Exception) -> None:
-    results.put(error)
+def _give_up(channel: Any, error: Exception) -> None:
+    channel.send(error)
     os._exit(1)  # a regular exit would wait for the other ranks, which wait for this one
 
 
