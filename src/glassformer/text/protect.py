@@ -1,0 +1,372 @@
+"""Placeholders, tags, URLs and their like: masked before the model, back exactly once after it.
+
+A small model may drop, copy twice or garble whatever stands for them, so a mask is only the first means. The second is
+repair: `Protected.restore` takes any text at all and returns one that holds each protected text exactly once, byte for
+byte. The mask decides how often it gets the place right; the repair sees to it that nothing is ever lost.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from glassformer.errors import UserError
+from glassformer.text.masks import LITERAL, MASK, key, literal_pattern, mask_pattern, masks
+from glassformer.text.patterns import Found, Patterns, find
+from glassformer.text.recipe import SPACELESS
+
+_TAG = re.compile(r"<(/?)([\w:.-]+)(?:[^<>]*[^/<>])?(/?)>", re.ASCII)
+# A tag without a partner that is none of these is more likely a placeholder, as in "<name> is online".
+_HTML = re.compile(
+    r"a|b|i|u|s|p|em|strong|span|div|small|su[bp]|code|pre|[bh]r|img|wbr|li|[uo]l|t[dhr]|table|h[1-6]|font|mark|q|"
+    r"blockquote|body|html|center",
+    re.IGNORECASE,
+)
+_BLANKS = " \u00a0\u3000"
+_STOPS = "。．.！!？?…；;，,：:"
+_WORD = re.compile(r"\w")
+_JOINS = re.compile(r"[A-Za-z_\d/\\%$&=#~+@-]")
+_SPACELESS = re.compile(f"[{SPACELESS}]")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A protected text, and what stands for it.
+
+    Attributes:
+        text: what has to come back, byte for byte; neighbours without anything between them are one span.
+        mask: what the model reads in its place.
+        start: where the mask stands in `Protected.text`.
+        tight: whether no blank belongs to its left, and to its right.
+    """
+
+    text: str
+    mask: str
+    start: int
+    tight: tuple[bool, bool]
+
+
+@dataclass(frozen=True)
+class Protected:
+    """A text whose protected parts are masked.
+
+    Attributes:
+        text: what the model reads.
+        spans: what is masked in it, in the source's order.
+        prefix, suffix: tags around the whole, which the model never sees.
+        style: how masks are spelled.
+    """
+
+    text: str
+    spans: tuple[Span, ...] = ()
+    prefix: str = ""
+    suffix: str = ""
+    style: str = MASK
+
+    @property
+    def plain(self) -> str:
+        """The text without its masks."""
+        return "".join(self._gaps)
+
+    @property
+    def has_words(self) -> bool:
+        """Whether there is a letter to translate outside of the spans."""
+        return any(map(str.isalpha, self.plain))
+
+    def map(self, function: Callable[[str], str]) -> Protected:
+        """The same spans in a text changed by `function`, which sees only what is outside of them."""
+        first, *gaps = map(function, self._gaps)
+        text, spans = first, []
+        for span, gap in zip(self.spans, gaps, strict=True):
+            spans.append(replace(span, start=len(text)))
+            text += span.mask + gap
+        return replace(self, text=text, spans=tuple(spans))
+
+    def restore(self, translation: str) -> str:
+        """`translation` with each span's text in it exactly once, and otherwise unchanged but for blanks.
+
+        A mask may come back in the other case, in full-width forms or with blanks in it. Copies beyond the first stand
+        in for spans that are missing, else they go. What is still missing is put at the same end of the text, beside
+        the same neighbour, or at the same fraction of its length. Tags that would cross take the source's order.
+        """
+        if not self.spans:
+            return self.prefix + translation + self.suffix
+        text, placed = self._locate(translation)
+        missing = set(range(len(self.spans))) - {index for _, index in placed}
+        for index in sorted(missing):
+            self._insert(index, text, placed)
+        order = self._nested([index for _, index in placed])
+        result, end, last = "", 0, None
+        for (offset, _), index in zip(placed, order, strict=True):
+            for chunk, own in ((text[end:offset], None), (self.spans[index].text, index)):
+                if chunk:
+                    result += self._space(result, last, chunk, own, missing) + chunk
+                    last = own
+            end = offset
+        tail = text[end:]
+        return self.prefix + result + self._space(result, last, tail, None, missing) + tail + self.suffix
+
+    @cached_property
+    def _gaps(self) -> tuple[str, ...]:
+        """The text before, between and after the masks."""
+        ends = [0, *(span.start + len(span.mask) for span in self.spans)]
+        starts = [*(span.start for span in self.spans), len(self.text)]
+        return tuple(self.text[end:start] for end, start in zip(ends, starts, strict=True))
+
+    @cached_property
+    def _tags(self) -> list[list[tuple[int, int]]]:
+        """For each span its tags that have a partner: their own number and the partner's, in the source's order."""
+        owners = [(i, tag) for i, span in enumerate(self.spans) for tag in _TAG.finditer(span.text)]
+        tags: list[list[tuple[int, int]]] = [[] for _ in self.spans]
+        for number, partner in enumerate(_partners([tag for _, tag in owners])):
+            if partner is not None:
+                tags[owners[number][0]].append((number, partner))
+        return tags
+
+    def _locate(self, translation: str) -> tuple[str, list[tuple[int, int]]]:
+        """The translation without masks, and (offset, span) of those found in it, in the translation's order."""
+        literals = tuple(span.text for span in self.spans)
+        matches = list(literal_pattern(literals).finditer(translation))
+        pattern = mask_pattern(self.style, literals)
+        untouched = {match[0] for gap in self._gaps for match in pattern.finditer(gap)}
+        edges = [0, *(place for match in matches for place in match.span()), len(translation)]
+        for start, end in zip(edges[::2], edges[1::2], strict=True):
+            matches += (match for match in pattern.finditer(translation, start, end) if match[0] not in untouched)
+        matches.sort(key=re.Match.start)
+        exact, loose = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
+        for index, span in enumerate(self.spans):
+            exact[span.mask].append(index)
+            exact[span.text].append(index)
+            loose[key(span.mask)].append(index)
+        waiting = set(range(len(self.spans)))
+        owner: dict[int, int] = {}
+        for table, spelling in ((exact, str), (loose, key)):
+            for match in matches:
+                own = next((i for i in table.get(spelling(match[0]), ()) if i in waiting), None)
+                if own is not None and match.start() not in owner:
+                    owner[match.start()] = own
+                    waiting.remove(own)
+        spare = [match.start() for match in matches if match.start() not in owner]
+        owner.update(zip(spare, sorted(waiting), strict=False))
+
+        text, placed, end, strip = "", list[tuple[int, int]](), 0, False
+        for match in matches:
+            index = owner.get(match.start())
+            if index is None and match[0] not in exact and key(match[0]) not in loose:
+                continue
+            gap = translation[end : match.start()]
+            text += gap.lstrip(_BLANKS) if strip else gap
+            end, strip = match.end(), False
+            if index is not None:
+                if self.spans[index].tight[0]:
+                    text = text[: max(len(text.rstrip(_BLANKS)), placed[-1][0] if placed else 0)]
+                placed.append((len(text), index))
+                strip = self.spans[index].tight[1]
+            elif text and not text[-1].isspace():
+                # Without a blank, what stood around a copy could spell another one.
+                text, strip = text + " " * (translation[end : end + 1] not in ("", *_BLANKS)), False
+            else:
+                strip = True
+        rest = translation[end:]
+        return text + (rest.lstrip(_BLANKS) if strip else rest), placed
+
+    def _insert(self, index: int, text: str, placed: list[tuple[int, int]]) -> None:
+        """Gives a missing span, all spans before it being placed, a place in `text`."""
+        slot = {i: number for number, (_, i) in enumerate(placed)}
+        before, after = "".join(self._gaps[: index + 1]), "".join(self._gaps[index + 1 :])
+        if index and not _WORD.search(self._gaps[index]):
+            placed.insert(slot[index - 1] + 1, (placed[slot[index - 1]][0], index))
+            return
+        if index + 1 in slot and not _WORD.search(self._gaps[index + 1]):
+            placed.insert(slot[index + 1], (placed[slot[index + 1]][0], index))
+            return
+        low = placed[slot[index - 1]][0] if index else 0
+        later = [placed[slot[i]][0] for i in range(index + 1, len(self.spans)) if i in slot]
+        high = next((offset for offset in later if offset >= low), len(text))
+        if not _WORD.search(before):
+            offset = 0
+        elif not _WORD.search(after):
+            offset = len(text.rstrip(_STOPS + _BLANKS)) if after.strip() else len(text)
+        else:
+            offset = len(text) * len(before) // len(before + after)
+            stops = [place for place, character in enumerate(text) if character in _STOPS and low <= place <= high]
+            if stops and after.lstrip()[:1] in tuple(_STOPS):
+                offset = min(stops, key=lambda place: abs(place - offset))
+            else:
+                offset = _boundary(text, offset, self._opens(index))
+        offset = min(max(offset, low), high)
+        number = bisect_left([o for o, _ in placed], offset)
+        placed.insert(max(number, slot[index - 1] + 1) if index else number, (offset, index))
+
+    def _nested(self, order: list[int]) -> list[int]:
+        """`order`, in which tags that cross have been put back into the source's order."""
+        expected: list[int] = []
+        for number, partner in (tag for index in order for tag in self._tags[index]):
+            if number < partner:
+                expected.append(partner)
+            elif not expected or expected.pop() != number:
+                break
+        else:
+            return order
+        tagged = iter(sorted(index for index in order if self._tags[index]))
+        return [next(tagged) if self._tags[index] else index for index in order]
+
+    def _opens(self, index: int) -> bool:
+        tags = list(_TAG.finditer(self.spans[index].text))
+        return bool(tags) and not tags[-1][1]
+
+    def _space(self, left: str, left_span: int | None, right: str, right_span: int | None, missing: set[int]) -> str:
+        """The blank that a span needs so as not to run into its neighbour."""
+        if not left or not right or left[-1].isspace() or right[0].isspace() or left_span is right_span is None:
+            return ""
+        if (left_span is not None and self.spans[left_span].tight[1]) or (
+            right_span is not None and self.spans[right_span].tight[0]
+        ):
+            return ""
+        if _JOINS.match(left[-1]) and _JOINS.match(right[0]):
+            return " "
+        if any(i in missing and not _TAG.search(self.spans[i].text) for i in (left_span, right_span) if i is not None):
+            both = left_span is not None and right_span is not None
+            return " " if both or _spaced(left[-1] if left_span is None else right[0], left_span is None) else ""
+        return ""
+
+
+def protect(text: str, *, mask: str = MASK, patterns: Patterns = ()) -> Protected:
+    """Masks what has to survive translation.
+
+    Args:
+        text: one sentence.
+        mask: how masks are spelled, `{}` being their number; or `LITERAL`. The text's own "X1" is never taken for one.
+        patterns: regular expressions of further texts to protect.
+
+    Raises:
+        UserError: a pattern that is no regular expression, or a mask without `{}`.
+    """
+    if mask != LITERAL and mask.count("{}") != 1:
+        raise UserError(f"mask {mask!r}: must hold {{}} once, for a number")
+    found = find(text, patterns)
+    if not found:
+        return Protected(text, style=mask)
+    found = _everywhere(text, found)
+    lead, trail = _wrapping(text, found)
+    begin = found[lead - 1].end if lead else 0
+    end = found[trail].start if trail < len(found) else len(text)
+    if lead:
+        begin += len(text[begin:end]) - len(text[begin:end].lstrip())
+    if trail < len(found):
+        end = begin + len(text[begin:end].rstrip())
+    prefix, suffix = text[:begin], text[end:]
+
+    names = masks(text, mask)
+    masked, spans = "", list[Span]()
+    for first, last in _runs(found[lead:trail]):
+        masked += text[begin : first.start]
+        begin = last.end
+        literal = text[first.start : begin]
+        left, right = masked[-1:], text[begin:end][:1]
+        touches = [bool(_JOINS.match(side)) for side in (left, right)]
+        # A blank keeps a mask from running into a word, a number or what would spell another placeholder.
+        apart = [mask != LITERAL and touch for touch in touches]
+        tags = list(_TAG.finditer(literal))
+        closes = literal.startswith("</") and bool(left.strip())
+        opens = bool(tags) and tags[-1].end() == len(literal) and not tags[-1][1] and bool(right.strip())
+        masked += " " * apart[0]
+        name = literal if mask == LITERAL else next(names)
+        spans.append(Span(literal, name, len(masked), (touches[0] or closes, touches[1] or opens)))
+        masked += name + " " * apart[1]
+    return Protected(masked + text[begin:end], tuple(spans), prefix, suffix, mask)
+
+
+def _everywhere(text: str, found: list[Found]) -> list[Found]:
+    """`found` and what is spelled like it elsewhere: else restoring could not tell which of them was meant."""
+    literals = sorted({text[f.start : f.end] for f in found}, key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, literals)))
+    edges = [0, *(place for f in found for place in (f.start, f.end)), len(text)]
+    again = [
+        Found(*match.span(), "again")
+        for start, end in zip(edges[::2], edges[1::2], strict=True)
+        for match in pattern.finditer(text, start, end)
+    ]
+    return sorted([*found, *again])
+
+
+def _runs(found: list[Found]) -> Iterator[tuple[Found, Found]]:
+    """The first and the last of each run without anything in between."""
+    first: Found | None = None
+    for this, following in zip(found, [*found[1:], None], strict=False):
+        first = first or this
+        if following is None or this.end < following.start:
+            yield first, this
+            first = None
+
+
+def _wrapping(text: str, found: list[Found]) -> tuple[int, int]:
+    """How many of `found` lead the text, and where those begin that end it: tags with no partner in between."""
+    matches = [_TAG.fullmatch(text, f.start, f.end) for f in found]
+    partners: list[int | None] = [None] * len(found)
+    numbers = [i for i, match in enumerate(matches) if match]
+    for own, partner in enumerate(_partners([match for match in matches if match])):
+        partners[numbers[own]] = None if partner is None else numbers[partner]
+
+    def strippable(index: int, inside: range) -> bool:
+        match, partner = matches[index], partners[index]
+        if match is None or (partner is None and not match[3] and not _HTML.fullmatch(match[2])):
+            return False
+        return partner is None or partner not in inside
+
+    edges = [0, *(place for f in found for place in (f.start, f.end)), len(text)]
+    gaps = [text[start:end] for start, end in zip(edges[::2], edges[1::2], strict=True)]
+    lead = 0
+    while lead < len(found) and matches[lead] and not gaps[lead].strip():
+        lead += 1
+    trail = len(found)
+    while trail > lead and matches[trail - 1] and not gaps[trail].strip():
+        trail -= 1
+    while True:
+        inside = range(lead, trail)
+        first = next((i for i in range(lead) if not strippable(i, inside)), lead)
+        last = next((i + 1 for i in reversed(range(trail, len(found))) if not strippable(i, inside)), trail)
+        if (first, last) == (lead, trail):
+            return lead, trail
+        lead, trail = first, last
+
+
+def _partners(tags: list[re.Match[str]]) -> list[int | None]:
+    """The number of each tag's other half; None for one without."""
+    partners: list[int | None] = [None] * len(tags)
+    waiting: list[int] = []
+    for number, tag in enumerate(tags):
+        if not tag[1] and not tag[3]:
+            waiting.append(number)
+        elif tag[1]:
+            opening = next((i for i in reversed(waiting) if tags[i][2] == tag[2]), None)
+            if opening is not None:
+                partners[opening], partners[number] = number, opening
+                del waiting[waiting.index(opening) :]
+    return partners
+
+
+def _boundary(text: str, target: int, opens: bool) -> int:
+    """The place between words that is nearest to `target`: before a word for an opening tag, else behind one."""
+
+    def fits(place: int) -> bool:
+        if place in (0, len(text)):
+            return True
+        left, right = text[place - 1], text[place]
+        if (right if opens else left).isspace() or unicodedata.category(right).startswith("M"):
+            return False
+        within = _WORD.match(left) and _WORD.match(right)
+        return not within or bool(_SPACELESS.match(left) or _SPACELESS.match(right))
+
+    places = (target + sign * distance for distance in range(len(text) + 1) for sign in (1, -1))
+    return next(place for place in places if 0 <= place <= len(text) and fits(place))
+
+
+def _spaced(neighbour: str, before: bool) -> bool:
+    """Whether a text put in gets a blank on the side of `neighbour`, which stands before or behind it."""
+    return (neighbour.isalnum() and not _SPACELESS.match(neighbour)) or (before and neighbour in ",.;:!?)")
