@@ -57,7 +57,7 @@ class CleanConfig:
 class Cleaner:
     """One pass over a corpus: a pure function of the pairs' order and the config.
 
-    Memory holds the first `SAMPLE` pairs and a digest of each pair kept.
+    Memory holds the first `SAMPLE` pairs and a digest of each pair kept: 17 MB a million, 25 MB while the table grows.
 
     Args:
         config: which filters to use.

@@ -78,7 +78,7 @@ def split_pairs(
     goes to train.
 
     Args:
-        pairs: any number; some 300 bytes are held for each.
+        pairs: any number; no text is held, but some hundreds of bytes are for each.
         dev: how much goes to dev.
         test: how much goes to test.
         languages: codes of source and target, for `leak_key`.
