@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TextIO
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
-from glassformer import __version__
 from glassformer.data.lines import UTF16_BOMS, Located, Pair, TextPath, open_binary
 from glassformer.errors import UserError
 
@@ -21,6 +20,8 @@ NATIVE_CODE = {"bpt", "ept", "ph", "it", "ut", "sub"}
 """Inline elements that hold the formatting of the tool a text came from; `hi` alone marks text to be translated."""
 NOT_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 PROP_PREFIX = "x-"
+WRITER_VERSION = 1
+"""Of the writer, not of the package: the same pairs give the same bytes from one release to the next."""
 
 
 def read_tmx(path: TextPath, source: str, target: str, errors: str = "strict") -> Iterator[Located]:
@@ -201,7 +202,7 @@ class TmxWriter:
         self._languages = quoteattr(source), quoteattr(target)
         stream.write(
             '<?xml version="1.0" encoding="UTF-8"?>\n<tmx version="1.4">\n'
-            f'<header creationtool="glassformer" creationtoolversion="{__version__}" segtype="sentence" '
+            f'<header creationtool="glassformer" creationtoolversion="{WRITER_VERSION}" segtype="sentence" '
             f'o-tmf="plain" adminlang="en" srclang={self._languages[0]} datatype="plaintext"/>\n<body>\n'
         )
 
