@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import UserError
-from glassformer.generate import End, SamplingConfig, SearchConfig, Token, collect, generate, search, stream
+from glassformer.generate import Allowed, End, SamplingConfig, SearchConfig, Token, collect, generate, search, stream
 from glassformer.generate.constraints import Constraints
 from glassformer.text import Tokenizer
 from glassformer.text.foreign import wordpiece
@@ -72,6 +72,15 @@ def test_a_token_is_told_before_the_next_one_is_computed():
         assert len(model.batch_sizes) == steps
     assert next(events) == End(0, 0, "eos")
     assert next(events, None) is None and len(model.batch_sizes) == 3
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_target_that_nothing_may_follow_is_told_to_be_stuck(temperature):
+    only = Allowed(lambda ids: {5} if len(ids) < 2 else set())
+    config = SamplingConfig(temperature=temperature, seed=0)
+    events = list(run(TableModel(0, vocab=9), [(3,), (4,)], config, processors=(only,)))
+    assert [e.id for e in events[:4]] == [5] * 4 and events[4:] == [End(0, 0, "stuck"), End(1, 0, "stuck")]
+    assert [(h.ids, h.finished) for (h,) in collect(events)] == [((5, 5), False)] * 2
 
 
 def test_a_shared_prefix_is_read_in_one_pass():

@@ -113,8 +113,6 @@ def stream(
     while rows:
         position = ids_NT.shape[1]
         logits_NV = logits_NV.float()
-        if logits_NV.isnan().any():
-            raise FloatingPointError(f"the model gave NaN logits at target position {position + 1}")
         steered_NV = process(processors, ids_NT, logits_NV.index_fill(1, banned, -math.inf))
         forced = [row.prefix[position] if position < len(row.prefix) else None for row in rows]
         steered_NV = force(steered_NV, logits_NV, forced)
@@ -124,7 +122,10 @@ def stream(
         else:
             token_N = steered_NV.argmax(1)
         logprob_N = logits_NV.gather(1, token_N.unsqueeze(1)).squeeze(1) - logits_NV.logsumexp(1)
-        stuck_N = steered_NV.isneginf().all(1)
+        if logprob_N.isnan().any():
+            raise FloatingPointError(f"the model gave NaN logits at target position {position + 1}")
+        # A forbidden token is chosen only where all are.
+        stuck_N = steered_NV.gather(1, token_N.unsqueeze(1)).squeeze(1).isneginf()
 
         kept = []
         chosen = zip(rows, token_N.tolist(), logprob_N.double().tolist(), stuck_N.tolist(), forced, strict=True)
