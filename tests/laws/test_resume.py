@@ -75,15 +75,16 @@ def train_until_killed(config) -> None:
     gc.collect()  # as a process's end would, lets go of the run folder
 
 
-def test_a_killed_run_resumes_in_the_middle_of_an_epoch_and_ends_bit_equal(tmp_path, monkeypatch):
-    whole = train(hard(tmp_path / "whole", steps=16))
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_killed_run_resumes_in_the_middle_of_an_epoch_and_ends_bit_equal(tmp_path, monkeypatch, optimizer):
+    whole = train(hard(tmp_path / "whole", steps=16, optimizer=optimizer))
     assert whole == Outcome(tmp_path / "whole" / "run", 16, interrupted=False)
     with monkeypatch.context() as patch:
         stop_after(patch, 8, kill)
-        train_until_killed(hard(tmp_path / "killed", steps=16))
+        train_until_killed(hard(tmp_path / "killed", steps=16, optimizer=optimizer))
     at = position(tmp_path / "killed" / "run" / "step-5")
     assert at["step"] == 5 and at["epoch"] == 0 and at["batch"] == 5
-    assert train(hard(tmp_path / "killed", steps=16), resume=True).step == 16
+    assert train(hard(tmp_path / "killed", steps=16, optimizer=optimizer), resume=True).step == 16
     assert position(whole.run / "last")["epoch"] == 1  # segmented anew, without dropout
     assert_same_end(whole.run, tmp_path / "killed" / "run")
     logged = [json.loads(line) for line in (tmp_path / "killed" / "run" / "log.jsonl").read_text().splitlines()]

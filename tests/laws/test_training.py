@@ -19,7 +19,7 @@ from glassformer.train.distributed import GradientBuffer, World
 from glassformer.train.launch import Stop, automatic_workers, launch
 from glassformer.train.loop import Trainer
 from glassformer.train.objectives import SmoothedCrossEntropy, first_not_finite, translation_loss
-from glassformer.train.optim import build_optimizer, learning_rate
+from glassformer.train.optim import Optimizer, learning_rate
 from tests.digits import training
 from tests.randomised import random_model
 
@@ -195,12 +195,30 @@ def test_a_schedule_is_finite_from_step_0_on(name, warmup):
 
 def test_biases_and_norms_are_not_decayed():
     model = random_model()
-    decayed, kept = build_optimizer(model, TrainSection(weight_decay=0.1)).param_groups
-    assert decayed["weight_decay"] == 0.1 and kept["weight_decay"] == 0.0
-    names = {id(p): name for name, p in model.named_parameters()}
-    kept_names = {names[id(p)] for p in kept["params"]}
-    assert kept_names == {name for name in names.values() if name.endswith("bias") or "norm" in name}
-    assert len(kept["params"]) + len(decayed["params"]) == len(names)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    Optimizer(model, TrainSection(weight_decay=0.1), World()).step(0.5)
+    for name, parameter in model.named_parameters():  # without a gradient, decay alone moves a parameter
+        decay = 0.0 if name.endswith("bias") or "norm" in name else 0.5 * 0.1
+        assert torch.allclose(parameter, (1 - decay) * before[name]), name
+
+
+def test_muon_moves_a_matrix_along_the_nearest_orthogonal_one_and_leaves_embeddings_to_adamw():
+    """Against the polar factor U Vᵀ by singular value decomposition, which five Newton–Schulz steps come near to."""
+    torch.manual_seed(0)
+    model = random_model()
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    Optimizer(model, TrainSection(optimizer="muon", muon_rate=3.0), World()).step(0.01)
+    matrix = model.get_parameter("decoder.layers.0.ffn.up.weight")
+    u, _, vt = torch.linalg.svd(matrix.grad, full_matrices=False)
+    moved = (before["decoder.layers.0.ffn.up.weight"] - matrix.detach()) / (0.03 * 0.2 * max(matrix.shape) ** 0.5)
+    assert torch.nn.functional.cosine_similarity(moved.flatten(), (u @ vt).flatten(), dim=0) > 0.95
+    assert 0.6 < torch.linalg.matrix_norm(moved, 2) < 1.3
+    embedding = model.get_parameter("embed.weight")
+    assert torch.allclose(before["embed.weight"] - embedding, 0.01 * embedding.grad.sign(), atol=1e-4)
 
 
 def trainer(tmp_path, **train) -> Trainer:
@@ -265,6 +283,12 @@ def _refuse(_, stop):
     World().barrier()
 
 
+def _fill_the_disk(_, stop):
+    if World().rank == 0:
+        raise OSError(28, "No space left on device", "model.safetensors")
+    World().barrier()
+
+
 def _die(_, stop):
     import os
 
@@ -277,6 +301,9 @@ def _die(_, stop):
 def test_a_worker_s_mistake_comes_through_and_a_worker_s_death_is_told():
     with pytest.raises(UserError, match=r"^pairs\.tsv:3: no target$"):
         launch(_refuse, None, 2)
+    with pytest.raises(OSError) as caught:
+        launch(_fill_the_disk, None, 2)
+    assert (caught.value.errno, caught.value.filename) == (28, "model.safetensors")
     with pytest.raises(RuntimeError, match=r"worker 1 died with exit code -9; out of memory\? lower"):
         launch(_die, None, 2)
     assert multiprocessing.active_children() == []

@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
@@ -20,6 +19,7 @@ from glassformer.errors import UserError
 from glassformer.models.seq2seq import Seq2Seq
 from glassformer.store import Loaded, Translation, atomic_directory, load_model, save_tensors, write_model
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.train.optim import Optimizer
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ class Checkpoint:
     Attributes:
         loaded: The model.
         progress: Where the run stood.
-        optimizer: The optimizer's state, ``optimizer.<parameter>.<name>`` → value.
+        optimizer: What ``Optimizer.state`` gave.
         rng_states: The state of torch's generator on each rank.
     """
 
@@ -69,14 +69,6 @@ class Checkpoint:
     progress: Progress
     optimizer: dict[str, Tensor]
     rng_states: list[Tensor]
-
-    def restore(self, optimizer: torch.optim.Optimizer) -> None:
-        """Puts the state into an optimizer of the same parameters."""
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, value in self.optimizer.items():
-            _, index, name = key.split(".")
-            state.setdefault(int(index), {})[name] = value
-        optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
 
 
 class Checkpoints:
@@ -118,7 +110,7 @@ class Checkpoints:
         model: Seq2Seq,
         tokenizer: Tokenizer,
         translation: Translation,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer,
         progress: Progress,
         rng_states: list[Tensor],
     ) -> None:
@@ -128,7 +120,7 @@ class Checkpoints:
             write_model(scratch, model, tokenizer, translation)
             state = scratch / STATE
             state.mkdir()
-            tensors = dict(_flatten_optimizer(optimizer))
+            tensors = {f"optimizer/{name}": value for name, value in optimizer.state().items()}
             tensors |= {f"rng.{rank}": rng for rank, rng in enumerate(rng_states)}
             save_tensors(tensors, state / "state.safetensors")
             (state / "progress.json").write_text(json.dumps(asdict(progress), indent=1), encoding="utf-8")
@@ -165,12 +157,5 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     except (OSError, ValueError, TypeError, SafetensorError) as error:
         raise UserError(f"{state}: missing or damaged ({error})") from None
     rng_states = [tensors.pop(f"rng.{rank}") for rank in range(sum(name.startswith("rng.") for name in tensors))]
-    return Checkpoint(loaded, progress, tensors, rng_states)
-
-
-def _flatten_optimizer(optimizer: torch.optim.Optimizer) -> list[tuple[str, Tensor]]:
-    return [
-        (f"optimizer.{index}.{name}", value)
-        for index, state in optimizer.state_dict()["state"].items()
-        for name, value in state.items()
-    ]
+    optimizer = {name.removeprefix("optimizer/"): value for name, value in tensors.items()}
+    return Checkpoint(loaded, progress, optimizer, rng_states)

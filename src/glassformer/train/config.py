@@ -83,6 +83,10 @@ class TrainSection(Config):
     warmup: NonNegative = 1000
     min_lr: Share = 0.0
     """Where ``cosine`` and ``linear`` end, as a share of ``lr``."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """``muon`` orthogonalises the updates of the layers' matrices and leaves the rest to AdamW."""
+    muon_rate: Annotated[float, Field(gt=0)] = 2.5
+    """Learning rate of Muon's matrices, as a multiple of ``lr``."""
     betas: tuple[Dropout, Dropout] = (0.9, 0.98)
     eps: Annotated[float, Field(gt=0)] = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = 0.0

@@ -38,10 +38,31 @@ class World:
         dist.all_gather_object(values, value)
         return values
 
+    def shares_memory(self, device: torch.device) -> bool:
+        """Whether the processes are several and hold their tensors in one machine's memory."""
+        return self.size > 1 and device.type == "cpu" and not under_torchrun()
+
     def barrier(self) -> None:
         """Waits for all processes."""
         if self.size > 1:
             dist.barrier()
+
+
+class SharedZeros:
+    """A flat vector of zeros in memory that local workers share: what one writes, all read after a barrier.
+
+    Attributes:
+        flat: The vector, float32; it lives as long as this object.
+    """
+
+    def __init__(self, numel: int, world: World) -> None:
+        owned = SharedMemory(create=True, size=4 * numel) if world.leads else None
+        name = world.gather(owned.name if owned else None)[0]
+        self._memory = owned or SharedMemory(name)
+        self.flat = torch.frombuffer(self._memory.buf, dtype=torch.float32, count=numel)
+        world.barrier()
+        if owned:
+            owned.unlink()  # it lives until the last process lets go, also when they are killed
 
 
 class GradientBuffer:
@@ -55,22 +76,12 @@ class GradientBuffer:
     def __init__(self, numel: int, world: World, device: torch.device) -> None:
         self._world = world
         self._slots: list[Tensor] = []
-        if world.size > 1 and device.type == "cpu" and not under_torchrun():
-            self._slots = self._shared(numel)
+        if world.shares_memory(device):
+            self._memory = SharedZeros(world.size * numel, world)
+            self._slots = list(self._memory.flat.view(world.size, numel).unbind(0))
             self.flat = self._slots[world.rank]
         else:
             self.flat = torch.zeros(numel, device=device)
-
-    def _shared(self, numel: int) -> list[Tensor]:
-        world, nbytes = self._world, 4 * numel
-        owned = SharedMemory(create=True, size=nbytes * world.size) if world.leads else None
-        name = world.gather(owned.name if owned else None)[0]
-        self._memory = owned or SharedMemory(name)
-        whole = torch.frombuffer(self._memory.buf, dtype=torch.float32, count=numel * world.size)
-        world.barrier()
-        if owned:
-            owned.unlink()  # it lives until the last process lets go, also when they are killed
-        return list(whole.view(world.size, numel).unbind(0))
 
     def sum_(self) -> None:
         """Replaces the vector by its sum over all processes."""

@@ -145,12 +145,18 @@ class _WorkerDied(RuntimeError):
     pass
 
 
+_HINTS = {
+    signal.SIGKILL: "; out of memory? lower train.batch_tokens or train.workers",
+    signal.SIGBUS: "; is /dev/shm full? give it more room, or set train.workers to 1",
+}
+
+
 def _receive(receiver: Any, process: Any, rank: int) -> Any:
     try:
         return receiver.recv()
     except EOFError:
         process.join()
-        hint = "; out of memory? lower train.batch_tokens or train.workers" * (process.exitcode == -signal.SIGKILL)
+        hint = _HINTS.get(-process.exitcode, "")
         return _WorkerDied(f"training worker {rank} died with exit code {process.exitcode}{hint}")
 
 

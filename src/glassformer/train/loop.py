@@ -24,7 +24,7 @@ from glassformer.train.distributed import World, best_precision, keep_freed_memo
 from glassformer.train.examples import Example, Examples, batch_of, plan, read_corpus
 from glassformer.train.launch import Stop, automatic_workers, launch, orphaned
 from glassformer.train.objectives import first_not_finite, translation_loss
-from glassformer.train.optim import build_optimizer, learning_rate
+from glassformer.train.optim import Optimizer, learning_rate
 from glassformer.train.progress import Reporter
 from glassformer.train.setup import check_resumed, gradient_buffer, longest_example, model_to_train, own_run_folder
 
@@ -125,10 +125,10 @@ class Trainer:
 
         self.buffer = gradient_buffer(self.model, -LOSS, world, self.device)
         self.gradients = self.buffer.flat
-        self.optimizer = build_optimizer(self.model, settings)
+        self.optimizer = Optimizer(self.model, settings, world)
         torch.manual_seed(settings.seed * 1000 + world.rank)  # dropout differs between ranks, weights do not
         if resumed:
-            resumed.restore(self.optimizer)
+            self.optimizer.load_state(resumed.optimizer)
             torch.set_rng_state(resumed.rng_states[world.rank])
         self._epoch: list[Example] = []
         self._batches: list[list[int]] = []
@@ -233,9 +233,7 @@ class Trainer:
         scale = min(1.0, settings.clip / max(norm, 1e-30)) if settings.clip is not None else 1.0
         self.gradients.mul_(scale / labels)
         rate = learning_rate(progress.step + 1, settings, self.model.config.d_model)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        self.optimizer.step()
+        self.optimizer.step(rate)
         progress.step += 1
         self._recent_nll += sums[NLL]
         self._recent_labels += labels
