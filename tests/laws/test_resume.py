@@ -261,10 +261,11 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_process_killed_from_outside_resumes_to_the_same_bits(tmp_path, workers):
-    config = hard(tmp_path, workers=workers, steps=40, save_every=4, eval_every=20)
-    whole = hard(tmp_path, workers=workers, steps=40, save_every=4, eval_every=20, output=str(tmp_path / "whole"))
+@pytest.mark.parametrize(("workers", "optimizer"), [(1, "adamw"), (2, "muon")])
+def test_a_process_killed_from_outside_resumes_to_the_same_bits(tmp_path, workers, optimizer):
+    settings = {"workers": workers, "optimizer": optimizer, "steps": 40, "save_every": 4, "eval_every": 20}
+    config = hard(tmp_path, **settings)
+    whole = hard(tmp_path, **settings, output=str(tmp_path / "whole"))
     process = subprocess.Popen(command(tmp_path, config), stderr=subprocess.PIPE, text=True)
     wait_for(tmp_path / "run" / "step-8", process)
     process.kill()
