@@ -156,17 +156,17 @@ class Protected:
 
         text, placed, end, strip = "", list[tuple[int, int]](), 0, False
         for match in matches:
-            index = owner.get(match.start())
-            if index is None and match[0] not in exact and key(match[0]) not in loose:
+            place = owner.get(match.start())
+            if place is None and match[0] not in exact and key(match[0]) not in loose:
                 continue
             gap = translation[end : match.start()]
             text += gap.lstrip(_BLANKS) if strip else gap
             end, strip = match.end(), False
-            if index is not None:
-                if self.spans[index].tight[0]:
+            if place is not None:
+                if self.spans[place].tight[0]:
                     text = text[: max(len(text.rstrip(_BLANKS)), placed[-1][0] if placed else 0)]
-                placed.append((len(text), index))
-                strip = self.spans[index].tight[1]
+                placed.append((len(text), place))
+                strip = self.spans[place].tight[1]
             elif text and not text[-1].isspace():
                 # Without a blank, what stood around a copy could spell another one.
                 text, strip = text + " " * (translation[end : end + 1] not in ("", *_BLANKS)), False
