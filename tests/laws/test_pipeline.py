@@ -2,13 +2,14 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.text.pipeline import Draft, Line, Part, repeats, translate_text
+from glassformer.text.pipeline import Draft, Line, Part, TranslateBatch, repeats, translate_text
 
 ODDITIES = [
     "", " ", "\u3000", "\u3000 \u00a0", "\t", "  indented", "trailing  ", "\ufeffBOM", "a\x00b", "\x1b[31mred\x1b[0m",
@@ -40,8 +41,13 @@ def echo(sentences: Sequence[str]) -> list[str]:
     return list(sentences)
 
 
-def run(lines: list[str], **options: object) -> list[Line]:
-    return list(translate_text(lines, options.pop("model", translator), **options))  # type: ignore[arg-type]
+def reading(model: Callable[[Sequence[str]], Sequence[Draft | str]]) -> TranslateBatch:
+    return lambda parts: model([part.protected.text for part in parts])
+
+
+def run(lines: list[str], model: Any = translator, retry_batch: Any = None, **options: Any) -> list[Line]:
+    retry = retry_batch and reading(retry_batch)
+    return list(translate_text(lines, reading(model), retry_batch=retry, **options))
 
 
 @settings(max_examples=80)
@@ -209,11 +215,11 @@ def test_lines_are_read_only_as_far_as_needed() -> None:
             read += 1
             yield "Hello." if read % 2 else ""
 
-    results = translate_text(endless(), echo, batch_sentences=1)
+    results = translate_text(endless(), reading(echo), batch_sentences=1)
     for number in range(1, 6):
         next(results)
         assert read == number
-    results = translate_text(endless(), echo, batch_sentences=64)
+    results = translate_text(endless(), reading(echo), batch_sentences=64)
     for _ in range(1000):
         next(results)
     assert read <= 1000 + 64
@@ -250,6 +256,25 @@ def test_binary_rubbish_comes_through_as_something() -> None:
     for result in results:
         assert "\n" not in result.translation
         result.translation.encode()
+
+
+def test_a_line_is_split_only_where_it_is_long_or_broken() -> None:
+    seen: list[tuple[str, int, int]] = []
+
+    def model(parts: Sequence[Part]) -> list[str]:
+        seen.extend((part.protected.text, part.line, part.index) for part in parts)
+        return [part.protected.text for part in parts]
+
+    lines = ["Hello. How are you?", "One. 2. Three.\u2028Four. Five.", "1. Hello there. What a long line this is."]
+    results = list(translate_text(lines, model, split_above=20))
+    assert [result.translation for result in results] == lines
+    assert seen == [
+        ("Hello. How are you?", 0, 0),
+        ("One. 2. Three.", 1, 0),
+        ("Four. Five.", 1, 1),
+        ("1. Hello there.", 2, 0),
+        ("What a long line this is.", 2, 1),
+    ]
 
 
 def test_a_model_that_loses_an_answer_is_found_out() -> None:

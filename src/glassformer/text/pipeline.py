@@ -2,20 +2,20 @@
 
 A line is split into sentences, what has to survive in them is masked, and the answers are put together as the line was:
 
-    translate_batch = lambda sentences: [model(sentence) for sentence in sentences]
-    for line in translate_text(lines, translate_batch, max_length=200, length_of=tokens_in):
+    translate_batch = lambda parts: [model(part.protected.text) for part in parts]
+    for line in translate_text(lines, translate_batch, split_above=60, max_length=200, length_of=tokens_in):
         print(line.translation)
 
 It knows no model: `translate_batch` is any function from sentences to as many answers. A line's result follows from the
-line alone as long as a sentence's answer follows from the sentence alone.
+line alone as long as a sentence's answer follows from the sentence alone, or from its line.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass, field, replace
+from itertools import islice, starmap
 from operator import eq
 from typing import Any, NamedTuple
 
@@ -40,9 +40,6 @@ class Draft(NamedTuple):
     details: Any = None
 
 
-TranslateBatch = Callable[[Sequence[str]], Sequence[Draft | str]]
-
-
 @dataclass(frozen=True)
 class Part:
     """One sentence of a line.
@@ -54,6 +51,8 @@ class Part:
         upper: whether the sentence was in capitals and was shown to the model in small letters.
         draft: the model's answer; None where there was nothing to translate.
         repetition: the answer repeats itself, longer than the source does.
+        line: the number of the line, from 0.
+        index: how many sentences of the line go before it to the model.
     """
 
     source: str
@@ -62,6 +61,8 @@ class Part:
     upper: bool = False
     draft: Draft | None = None
     repetition: bool = False
+    line: int = field(default=0, compare=False)
+    index: int = field(default=0, compare=False)
 
     def finish(self, answer: str) -> str:
         """The translation that an answer stands for, on one line; the source if the answer is blank."""
@@ -85,6 +86,9 @@ class Part:
         if not answer:
             return True
         return "".join(answer) == "".join(source) and (len(source) > 3 or bool(_WIDE_LETTER.search(self.source)))
+
+
+TranslateBatch = Callable[[Sequence[Part]], Sequence[Draft | str]]
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,16 @@ class Line:
     def untranslated(self) -> bool:
         return any(part.untranslated for part in self.parts)
 
+    def answered(self, parts: Sequence[Part]) -> Line:
+        """The line with these answers to its sentences."""
+        if not parts:
+            return self
+        texts = [part.translation for part in parts]
+        pairs = zip(parts, parts[1:], texts, texts[1:], strict=False)
+        separators = [*(_between(*pair) for pair in pairs), parts[-1].separator]
+        translation = "".join(text + separator for text, separator in zip(texts, separators, strict=True))
+        return replace(self, translation=translation, parts=tuple(parts))
+
 
 # Control characters and line breaks, which neither a model nor one line of output has a use for.
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
@@ -132,6 +146,7 @@ def translate_text(
     translate_batch: TranslateBatch,
     *,
     language: str | None = None,
+    split_above: float = 0,
     max_length: int | None = None,
     length_of: Callable[[str], int] = len,
     mask: str | None = MASK,
@@ -144,8 +159,9 @@ def translate_text(
 
     Args:
         lines: read only as far as needed: 16 sentences at first, then ever more, for early results and big batches.
-        translate_batch: translates sentences, none of them blank.
+        translate_batch: translates `part.protected.text`, never blank, of each sentence.
         language: the source language, for the splitter.
+        split_above: a line, or what stands between line breaks in it, that is no longer by `length_of` stays whole.
         max_length: longest sentence by `length_of`; longer ones are split further. None leaves them whole.
         length_of: the length of what the model would read, such as its tokens.
         mask: how masks are spelled (see `protect`); None protects nothing.
@@ -154,13 +170,14 @@ def translate_text(
         retry_batch: asked once, with another search, for the sentences whose answer repeats itself.
         batch_sentences: most sentences given to `translate_batch` at once; 1 answers each line before reading another.
     """
-    lines, size = iter(lines), min(16, batch_sentences)
-    prepare = _Preparation(language, max_length, length_of, mask, patterns, restore_case)
-    while chunk := list(_chunk(map(prepare.line, lines), size)):
+    size = min(16, batch_sentences)
+    prepare = _Preparation(language, split_above, max_length, length_of, mask, patterns, restore_case)
+    prepared = starmap(prepare.line, enumerate(lines))
+    while chunk := list(_chunk(prepared, size)):
         waiting = [part for line in chunk for part in line.parts if part.protected.has_words]
         answers = _answers(waiting, translate_batch, retry_batch, batch_sentences)
         for line in chunk:
-            yield _assembled(line, answers)
+            yield line.answered([next(answers) if part.protected.has_words else part for part in line.parts])
         size = min(2 * size, batch_sentences)
 
 
@@ -179,13 +196,14 @@ def repeats(text: str) -> int:
 
 class _Preparation(NamedTuple):
     language: str | None
+    split_above: float
     max_length: int | None
     length_of: Callable[[str], int]
     mask: str | None
     patterns: Patterns
     restore_case: bool
 
-    def line(self, line: str) -> Line:
+    def line(self, number: int, line: str) -> Line:
         line = _SURROGATE.sub("\ufffd", line)
         if not line.strip():
             return Line(line, "")
@@ -194,11 +212,16 @@ class _Preparation(NamedTuple):
         sentences = split(
             line,
             self.language,
+            split_above=self.split_above,
             max_length=self.max_length,
             length_of=lambda text: self.length_of(self._protect(text).text),
             patterns=self.patterns,
         )
-        return Line(line, "", tuple(self._part(*sentence) for sentence in sentences))
+        parts, index = [], 0
+        for sentence in sentences:
+            parts.append(replace(self._part(*sentence), line=number, index=index))
+            index += parts[-1].protected.has_words
+        return Line(line, "", tuple(parts))
 
     def _protect(self, text: str) -> Protected:
         if self.mask is None:
@@ -237,7 +260,7 @@ def _answers(
 
 
 def _answered(parts: list[Part], translate_batch: TranslateBatch) -> list[Part]:
-    drafts = translate_batch([part.protected.text for part in parts])
+    drafts = translate_batch(parts)
     return [
         _drafted(part, Draft(draft) if isinstance(draft, str) else draft)
         for part, draft in zip(parts, drafts, strict=True)
@@ -248,17 +271,6 @@ def _drafted(part: Part, draft: Draft) -> Part:
     times = repeats(draft.text)
     looping = times > _MOST_REPEATS and times > repeats(part.protected.text)
     return replace(part, draft=draft, repetition=looping)
-
-
-def _assembled(line: Line, answers: Iterator[Part]) -> Line:
-    if not line.parts:
-        return line
-    parts = tuple(next(answers) if part.protected.has_words else part for part in line.parts)
-    texts = [part.translation for part in parts]
-    pairs = zip(parts, parts[1:], texts, texts[1:], strict=False)
-    separators = [*(_between(*pair) for pair in pairs), parts[-1].separator]
-    translation = "".join(text + separator for text, separator in zip(texts, separators, strict=True))
-    return replace(line, translation=translation, parts=parts)
 
 
 def _between(left: Part, right: Part, before: str, after: str) -> str:

@@ -51,6 +51,7 @@ def split(
     text: str,
     language: str | None = None,
     *,
+    split_above: float = 0,
     max_length: int | None = None,
     length_of: Callable[[str], int] = len,
     patterns: Patterns = (),
@@ -62,6 +63,7 @@ def split(
     Args:
         text: any text; line breaks and tabs end a sentence.
         language: its language, such as `zh` or `de`; it only tells whether "3." may be an ordinal.
+        split_above: what stands between two line breaks stays in one piece unless `length_of` says more than this.
         max_length: sentences of which `length_of` says more are split further: at clause marks, else at blanks, else
             between words of scripts without spaces, else anywhere; between a letter and its accents only if need be.
         length_of: the length of a text, such as its tokens.
@@ -71,7 +73,7 @@ def split(
     start = len(text) - len(text.lstrip())
     if start:
         sentences.append(Sentence("", text[:start]))
-    for end, following in _ends(text, start, language, patterns):
+    for end, following in _ends(text, start, language, patterns, lambda block: length_of(block) > split_above):
         sentence = Sentence(text[start:end], text[end:following])
         if max_length is not None and length_of(sentence.text) > max_length:
             sentences += _shorten(sentence, max_length, length_of, patterns)
@@ -81,14 +83,17 @@ def split(
     return sentences
 
 
-def _ends(text: str, start: int, language: str | None, patterns: Patterns) -> Iterator[tuple[int, int]]:
+def _ends(
+    text: str, start: int, language: str | None, patterns: Patterns, is_long: Callable[[str], bool]
+) -> Iterator[tuple[int, int]]:
     """Where each sentence ends, and where the next one begins."""
     while start < len(text):
         found = _BREAK.search(text, start)
         end = found.start() if found else len(text.rstrip())
         block = text[start:end]
-        for stop, following in _ends_in_line(block, language, patterns):
-            yield start + stop, start + following
+        if is_long(block):
+            for stop, following in _ends_in_line(block, language, patterns):
+                yield start + stop, start + following
         start = found.end() if found else len(text)
         yield end, start
 
