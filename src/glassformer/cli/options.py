@@ -21,6 +21,17 @@ BeamSize = Annotated[
     int,
     typer.Option("--beam-size", "--beam", "--num-beams", "-b", help="Hypotheses kept a sentence; 1 is greedy search."),
 ]
+SearchedBeamSize = Annotated[
+    int | None,
+    typer.Option(
+        "--beam-size",
+        "--beam",
+        "--num-beams",
+        "-b",
+        help="Hypotheses kept a sentence; 1 is greedy search.",
+        show_default="5, or 1 when sampling",
+    ),
+]
 LengthPenalty = Annotated[
     float,
     typer.Option("--length-penalty", help="α of the score: the sum of log-probabilities over ((5 + length) / 6)^α."),

@@ -1,26 +1,35 @@
 """`glassformer translate`: text in, as many lines of translation out."""
 
 import json
+import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from glassformer.cli import options
 from glassformer.errors import UserError
+from glassformer.text.pipeline import SPLIT_ABOVE
+
+if TYPE_CHECKING:
+    from glassformer.translation import Translation
 
 app = typer.Typer(add_completion=False)
-
-LARGEST_CHUNK = 1024
 
 
 class Format(StrEnum):
     text = "text"
     jsonl = "jsonl"
+    moses = "moses"
+
+
+_SAMPLING = "Sampling"
+_TERMS = "Words"
+_TEXT = "Text"
 
 
 @app.command()
@@ -31,53 +40,158 @@ def translate(
     output: options.Output = None,
     source: options.From = None,
     to: options.To = None,
-    beam_size: options.BeamSize = 5,
-    n_best: Annotated[int, typer.Option("--n-best", help="Translations of each line; needs --format jsonl.")] = 1,
+    format: Annotated[
+        Format,
+        typer.Option(
+            "--format",
+            help="text: a line each; jsonl: scores and n-best too; moses: NUMBER ||| TEXT ||| SCORE ||| SCORE for each "
+            "of the n best, lines numbered from 0.",
+        ),
+    ] = Format.text,
+    beam_size: options.SearchedBeamSize = None,
+    n_best: Annotated[int, typer.Option("--n-best", help="Translations of each line; needs jsonl or moses.")] = 1,
     length_penalty: options.LengthPenalty = 1.0,
     max_new_tokens: options.MaxNewTokens = None,
-    format: Annotated[
-        Format, typer.Option("--format", help="text: a line each; jsonl: scores and n-best too.")
-    ] = Format.text,
+    beam_groups: Annotated[
+        int, typer.Option("--beam-groups", help="Groups of a diverse beam; divides --beam-size.")
+    ] = 1,
+    diversity: Annotated[
+        float, typer.Option("--diversity", help="What a token costs a group for each earlier group that chose it.")
+    ] = 0.5,
+    repetition_penalty: Annotated[
+        float, typer.Option("--repetition-penalty", help="Above 1, words already written get less likely.")
+    ] = 1.0,
+    no_repeat_ngram: Annotated[
+        int | None, typer.Option("--no-repeat-ngram", help="Never write so many tokens in a row a second time.")
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            "--temperature", help="Sample; 1 is the model's own distribution, 0 is greedy.", rich_help_panel=_SAMPLING
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Sample from the k likeliest tokens.", rich_help_panel=_SAMPLING)
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option("--top-p", help="Sample from the nucleus of this probability.", rich_help_panel=_SAMPLING),
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(
+            "--min-p", help="Sample tokens at least so likely, relative to the likeliest.", rich_help_panel=_SAMPLING
+        ),
+    ] = None,
+    typical_p: Annotated[
+        float | None,
+        typer.Option("--typical-p", help="Sample from the typical set of this probability.", rich_help_panel=_SAMPLING),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", help="Draw the same translations each time.", rich_help_panel=_SAMPLING),
+    ] = None,
+    prefix_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--prefix-file", help="What each line's translation begins with, a line each.", rich_help_panel=_TERMS
+        ),
+    ] = None,
+    glossary: Annotated[
+        Path | None,
+        typer.Option("--glossary", help="A TSV of terms and their forced translations.", rich_help_panel=_TERMS),
+    ] = None,
+    banned: Annotated[
+        str | None,
+        typer.Option(
+            "--banned", help="Words never to write: a file, a word a line; or WORD,WORD…", rich_help_panel=_TERMS
+        ),
+    ] = None,
+    split_above: Annotated[
+        int,
+        typer.Option(
+            "--split-above", help="Translate lines of more tokens sentence by sentence.", rich_help_panel=_TEXT
+        ),
+    ] = SPLIT_ABOVE,
+    no_split: Annotated[
+        bool, typer.Option("--no-split", help="Never split; cut what is too long, and flag it.", rich_help_panel=_TEXT)
+    ] = False,
+    no_protect: Annotated[
+        bool,
+        typer.Option("--no-protect", help="Leave placeholders, URLs and tags to the model.", rich_help_panel=_TEXT),
+    ] = False,
+    errors: options.Errors = "strict",
     precision: options.Precision = "auto",
     threads: options.Threads = None,
     batch_tokens: options.BatchTokens = 4000,
-    errors: options.Errors = "strict",
 ) -> None:
     """Translate text, a file, or standard input: a line out for each line in, in order."""
-    from glassformer.generate import SearchConfig
+    from glassformer.decoding import Decoding
+    from glassformer.text.glossary import Glossary
 
-    SearchConfig(beam_size, n_best, length_penalty, max_new_tokens)
+    decoding: dict[str, Any] = {
+        "beam_size": beam_size,
+        "n_best": n_best,
+        "length_penalty": length_penalty,
+        "max_new_tokens": max_new_tokens,
+        "beam_groups": beam_groups,
+        "diversity": diversity,
+        "repetition_penalty": repetition_penalty,
+        "no_repeat_ngram": no_repeat_ngram,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "typical_p": typical_p,
+        "seed": seed,
+    }
+    Decoding(**decoding)  # told before a model is read
     if n_best > 1 and format is Format.text:
-        raise UserError(f"--n-best {n_best}: text has one line for each line read; add --format jsonl")
+        raise UserError(f"--n-best {n_best}: text has one line for each line read; add --format jsonl or moses")
     if text and input is not None:
         raise UserError(f"both TEXT and --input {input}: give one of them")
-    if input is not None and output is not None and output.exists() and output.samefile(input):
-        raise UserError(f"--output {output}: is the input, which it would overwrite; name another file")
+    _spare(output, {"--input": input, "--prefix-file": prefix_file, "--glossary": glossary})
 
     lines = _lines(text, input, errors)
     first = list(islice(lines, 1))  # a missing file or a bad first byte is told before the model is read
+    lines = chain(first, lines)
+    prefixes = None
+    if prefix_file is not None:
+        lines, prefixes = _matched(list(lines), prefix_file, errors)
+    further: dict[str, Any] = {"mask": None} if no_protect else {}
+    terms = None if glossary is None else Glossary.read(glossary)
+    words = _words(banned)
     translator = options.open_translator(model, precision, threads)
-    translator.possible_directions(source, to)
+    records = translator.translate_lines(
+        lines,
+        to,
+        source,
+        prefixes=prefixes,
+        glossary=terms,
+        banned=words,
+        split_above=None if no_split else split_above,
+        batch_tokens=batch_tokens,
+        batch_sentences=1 if not text and input is None and sys.stdin.isatty() else 1024,
+        **further,
+        **decoding,
+    )
     progress = options.Progress("lines")
     with options.output_stream(output) as stream:
-        for chunk in _chunks(first, lines, steady=not text and input is None and sys.stdin.isatty()):
-            records = translator.translate(
-                chunk,
-                to=to,
-                source=source,
-                beam_size=beam_size,
-                n_best=n_best,
-                length_penalty=length_penalty,
-                max_new_tokens=max_new_tokens,
-                batch_tokens=batch_tokens,
-                details=True,
-            )
-            stream.writelines(_written(record, format) for record in records)
+        for number, record in enumerate(records):
+            stream.write(_written(record, format, number))
             stream.flush()
-            progress.add(len(chunk))
+            progress.add(1)
     progress.close()
     if not progress.done:
         print("the input is empty: nothing to translate", file=sys.stderr)
+
+
+def _spare(output: Path | None, inputs: dict[str, Path | None]) -> None:
+    """Refuses an output that is one of the inputs."""
+    for flag, path in inputs.items():
+        if output is not None and path is not None and output.exists() and path.exists() and output.samefile(path):
+            what = "the input" if flag == "--input" else f"{flag} {path}"
+            raise UserError(f"--output {output}: is {what}, which it would overwrite; name another file")
 
 
 def _lines(text: list[str] | None, path: Path | None, errors: str) -> Iterator[str]:
@@ -90,17 +204,42 @@ def _lines(text: list[str] | None, path: Path | None, errors: str) -> Iterator[s
     return read_lines(sys.stdin.buffer if path is None else path, errors=errors)
 
 
-def _chunks(first: list[str], rest: Iterable[str], steady: bool) -> Iterator[list[str]]:
-    """Lines in groups that double: the first results come at once, later groups batch well; `steady` is one by one."""
-    size, rest = 1 if steady else 16, iter(rest)
-    chunk = first + list(islice(rest, size - len(first)))
-    while chunk:
-        yield chunk
-        size = size if steady else min(2 * size, LARGEST_CHUNK)
-        chunk = list(islice(rest, size))
+def _matched(lines: list[str], path: Path, errors: str) -> tuple[Iterator[str], Sequence[str]]:
+    """Lines and as many prefixes."""
+    from glassformer.data.corpus import read_lines
+
+    prefixes = list(read_lines(path, errors=errors))
+    if len(prefixes) != len(lines):
+        raise UserError(
+            f"--prefix-file {path}: has {len(prefixes)} lines, but the input has {len(lines)}; "
+            "give each line its prefix, or a blank line"
+        )
+    return iter(lines), prefixes
 
 
-def _written(record: dict[str, Any], format: Format) -> str:
+def _words(banned: str | None) -> list[str]:
+    from glassformer.data.corpus import read_lines
+
+    if banned is None:
+        return []
+    if os.path.isfile(banned):
+        return [word for line in read_lines(banned) if (word := line.strip())]
+    words = [stripped for word in banned.split(",") if (stripped := word.strip())]
+    if not words:
+        raise UserError(f"--banned {banned!r}: expected a file, or words with commas between them")
+    return words
+
+
+def _written(record: "Translation", format: Format, number: int = 0) -> str:
     if format is Format.jsonl:
         return json.dumps(record, ensure_ascii=False) + "\n"
-    return record["translation"].replace("\n", " ") + "\n"  # byte pieces can spell a line's end
+    if format is Format.moses:
+        return "".join(
+            f"{number} ||| {_one_line(c['translation'])} ||| {c['score']!r} ||| {c['score']!r}\n"
+            for c in record["n_best"]
+        )
+    return _one_line(record["translation"]) + "\n"
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ")  # a line's end that byte pieces spell would shift all later lines

@@ -1,0 +1,147 @@
+"""The options by which a translation is chosen, under the names of their flags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from torch import Tensor
+
+from glassformer.errors import UserError
+from glassformer.generate import (
+    Constraints,
+    Decodable,
+    Hypothesis,
+    NoRepeatNgram,
+    Processor,
+    RepetitionPenalty,
+    SamplingConfig,
+    SearchConfig,
+    check_compatible,
+    generate,
+    search,
+)
+
+BEAM_SIZE = 5
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a translation is chosen: by beam search, or by sampling where an option of sampling is given.
+
+    Attributes:
+        beam_size: hypotheses kept a sentence; 1 is greedy search. None is 5, or 1 where `temperature` is given.
+        n_best: translations wanted of each line, at most `beam_size`.
+        length_penalty: α of the score (`glassformer.generate.search`).
+        max_new_tokens: longest translation of a sentence in tokens, `</s>` included, after its forced prefix; None is
+            twice the source's length plus ten.
+        beam_groups, diversity: of a diverse beam, as `groups` and `diversity` of `SearchConfig`.
+        temperature, top_k, top_p, min_p, typical_p: as in `SamplingConfig`; one that is not None asks for sampling, and
+            temperature 0 for greedy search.
+        seed: the same integer draws the same translations, whatever stands beside a sentence.
+        repetition_penalty, no_repeat_ngram: processors, in search as in sampling.
+        search, sampling, processors: what these options come to; `sampling` is None for a search.
+
+    Raises:
+        UserError: a value out of its range, or two that exclude each other.
+    """
+
+    beam_size: int | None = None
+    n_best: int = 1
+    length_penalty: float = 1.0
+    max_new_tokens: int | None = None
+    beam_groups: int = 1
+    diversity: float = 0.5
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical_p: float | None = None
+    seed: int | None = None
+    repetition_penalty: float = 1.0
+    no_repeat_ngram: int | None = None
+    search: SearchConfig = field(init=False, repr=False)
+    sampling: SamplingConfig | None = field(init=False, repr=False)
+    processors: tuple[Processor, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        options = (self.temperature, self.top_k, self.top_p, self.min_p, self.typical_p)
+        asked = any(option is not None for option in options)
+        sampling = SamplingConfig(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=self.top_k,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=0.0 if self.min_p is None else self.min_p,
+            typical_p=1.0 if self.typical_p is None else self.typical_p,
+            seed=self.seed,
+            max_new_tokens=self.max_new_tokens,
+        )
+        samples = asked and sampling.temperature > 0
+        if samples and self.n_best > 1:
+            raise UserError(
+                f"--n-best {self.n_best}: sampling draws one translation; set --temperature 0 and --beam-size"
+            )
+        default = 1 if asked else BEAM_SIZE
+        config = SearchConfig(
+            beam_size=default if self.beam_size is None else self.beam_size,
+            n_best=self.n_best,
+            length_penalty=self.length_penalty,
+            max_new_tokens=self.max_new_tokens,
+            groups=self.beam_groups,
+            diversity=self.diversity,
+        )
+        if asked:
+            check_compatible(config, sampling)
+        penalty, ngram = RepetitionPenalty(self.repetition_penalty), self.no_repeat_ngram
+        steering = (
+            *((penalty,) if penalty.penalty != 1 else ()),
+            *(() if ngram is None else (NoRepeatNgram(ngram),)),
+        )
+        object.__setattr__(self, "search", config)
+        object.__setattr__(self, "sampling", sampling if samples else None)
+        object.__setattr__(self, "processors", steering)
+
+    def decode(
+        self,
+        model: Decodable,
+        source_BS: Tensor,
+        source_mask_BS: Tensor | None,
+        *,
+        bos_id: int,
+        eos_id: int,
+        banned_ids: Sequence[int],
+        max_length: int | None,
+        processors: Sequence[Processor],
+        constraints: Sequence[Constraints],
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each sentence, best first: the whole beam if several translations are wanted, else one.
+
+        Different pieces can spell one text, so only the whole beam leaves n-best lists that are distinct as texts.
+        """
+        processors = [*self.processors, *processors]
+        if self.sampling is not None:
+            return generate(
+                model,
+                source_BS,
+                source_mask_BS,
+                self.sampling,
+                bos_id=bos_id,
+                eos_id=eos_id,
+                banned_ids=banned_ids,
+                max_length=max_length,
+                processors=processors,
+                constraints=constraints,
+                length_penalty=self.length_penalty,
+            )
+        return search(
+            model,
+            source_BS,
+            source_mask_BS,
+            replace(self.search, n_best=self.search.beam_size if self.n_best > 1 else 1),
+            bos_id=bos_id,
+            eos_id=eos_id,
+            banned_ids=banned_ids,
+            max_length=max_length,
+            processors=processors,
+            constraints=constraints,
+        )

@@ -1,0 +1,233 @@
+"""A model with its tokenizer: sentences in, hypotheses and scores out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+import torch
+
+from glassformer.data.collate import IGNORE, collate, pad
+from glassformer.decoding import Decoding
+from glassformer.errors import UserError
+from glassformer.generate import Constraints, Hypothesis, Processor, normalised_score
+from glassformer.store import unwritable_ids
+from glassformer.text.script import detect_language
+
+if TYPE_CHECKING:
+    from glassformer.models.seq2seq import Seq2Seq
+    from glassformer.store import Translation as TranslationInfo
+    from glassformer.text.tokenizer import Tokenizer
+
+Direction = tuple[str, str]
+
+
+class TokenScore(TypedDict):
+    token: str
+    logprob: float
+
+
+class Score(TypedDict):
+    """A given target's score, and the natural log-probability of each of its tokens, `</s>` last."""
+
+    score: float
+    tokens: list[TokenScore]
+
+
+class Row(NamedTuple):
+    """A sentence as the model reads it, and whether it was cut to the model's positions."""
+
+    ids: list[int]
+    cut: bool
+
+
+class SentenceModel:
+    """An encoder–decoder with its tokenizer.
+
+    Attributes:
+        model: the torch module, in eval mode, float32.
+        tokenizer: text to ids and back.
+        directions: the (source, target) language codes it was trained for; empty when the model does not say.
+    """
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        tokenizer: Tokenizer,
+        translation: TranslationInfo | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        precision: str = "auto",
+    ) -> None:
+        self.device = torch.device(device)
+        self.precision = precision
+        self.model = model.float().to(self.device).eval()
+        self.tokenizer = tokenizer
+        self.directions = translation.directions if translation else []
+        self._translation = translation
+        self._pad, self._bos, self._eos = _special(tokenizer)
+        self._unwritable = unwritable_ids(tokenizer, model.config.target_vocab_size)
+        self.source_limit = _positions(model.config.encoder)
+        self.target_limit = _positions(model.config.decoder)
+
+    def possible_directions(self, source: str | None = None, to: str | None = None) -> list[Direction]:
+        """The model's directions that fit the languages given.
+
+        Raises:
+            UserError: none does; the message lists what the model can do.
+        """
+        fitting = [(s, t) for s, t in self.directions if source in (None, s) and to in (None, t)]
+        if fitting or (source is None and to is None):
+            return fitting
+        asked = " ".join(f"{flag} {code}" for flag, code in (("--from", source), ("--to", to)) if code is not None)
+        able = ", ".join(f"--from {s} --to {t}" for s, t in self.directions)
+        raise UserError(
+            f"{asked}: this model cannot; " + (f"it can {able}" if able else "it names no languages, so leave that out")
+        )
+
+    def one_direction(self, source: str | None = None, to: str | None = None) -> Direction:
+        """The direction meant for a whole file: the model's first that fits, since a file is not to be guessed at."""
+        fitting = self.possible_directions(source, to)
+        if not fitting:
+            raise UserError("this model names no languages: save it with its translation's source and target")
+        return fitting[0]
+
+    def score(
+        self,
+        pairs: Iterable[tuple[str, str]],
+        to: str | None = None,
+        source: str | None = None,
+        *,
+        length_penalty: float = 1.0,
+        batch_tokens: int = 4000,
+    ) -> list[Score]:
+        """Scores given targets by teacher forcing, with the formula that search ranks by.
+
+        Raises:
+            UserError: as `translate`; and a pair that is longer than the model's positions.
+        """
+        pairs = list(pairs)
+        directions = self.possible_directions(source, to)
+        rows = []
+        for number, (text, target) in enumerate(pairs, 1):
+            row = self.read(checked(text, number), direction_of(text, directions))
+            target_ids = self.tokenizer.encode(checked(target, number))
+            if row.cut:
+                raise UserError(
+                    f"pair {number}: its source has more than the model's {self.source_limit} tokens; shorten it"
+                )
+            if self.target_limit is not None and len(target_ids) >= self.target_limit:
+                raise UserError(
+                    f"pair {number}: its target has more than the model's {self.target_limit} tokens; shorten it"
+                )
+            rows.append((row.ids, target_ids))
+        scores: list[Score | None] = [None] * len(rows)
+        lengths = [max(len(a), len(b) + 1) for a, b in rows]
+        for batch in _batches(lengths, batch_tokens):
+            for index, logprobs in zip(batch, self._teacher_forced([rows[i] for i in batch]), strict=True):
+                tokens = self.tokenizer.tokens([*rows[index][1], self._eos])
+                scores[index] = Score(
+                    score=normalised_score(logprobs, length_penalty),
+                    tokens=[TokenScore(token=t, logprob=p) for t, p in zip(tokens, logprobs, strict=True)],
+                )
+        return [score for score in scores if score is not None]
+
+    def read(self, text: str, direction: Direction | None) -> Row:
+        """A text as source ids, `[<2xx>] pieces </s>`, cut to the model's positions."""
+        pieces = self.tokenizer.encode(text)
+        tag = self._translation.tag(direction[1], self.tokenizer) if self._translation and direction else []
+        room = len(pieces) if self.source_limit is None else self.source_limit - len(tag) - 1
+        return Row([*tag, *pieces[:room], self._eos], cut=len(pieces) > room)
+
+    def decode(
+        self,
+        rows: Sequence[Row],
+        decoding: Decoding,
+        processors: Sequence[Processor],
+        constraints: Sequence[Constraints],
+        batch_tokens: int,
+    ) -> list[list[Hypothesis]]:
+        """The hypotheses of each sentence, in batches of like length."""
+        found: list[list[Hypothesis]] = [[]] * len(rows)
+        room = max(1, batch_tokens // decoding.search.beam_size)
+        for batch in _batches([len(row.ids) for row in rows], room):
+            source_BS, source_mask_BS = pad([rows[i].ids for i in batch], self._pad)
+            with self._autocast():
+                hypotheses = decoding.decode(
+                    self.model,
+                    source_BS.to(self.device),
+                    None if source_mask_BS is None else source_mask_BS.to(self.device),
+                    bos_id=self._bos,
+                    eos_id=self._eos,
+                    banned_ids=self._unwritable,
+                    max_length=self.target_limit,
+                    processors=processors,
+                    constraints=[constraints[i] for i in batch],
+                )
+            for i, of_one in zip(batch, hypotheses, strict=True):
+                found[i] = of_one
+        return found
+
+    @torch.no_grad()
+    def _teacher_forced(self, rows: Sequence[tuple[list[int], list[int]]]) -> Iterator[list[float]]:
+        """Log-probabilities of each row's target tokens and `</s>`."""
+        sources, targets = zip(*rows, strict=True)
+        batch = collate(sources, targets, pad_id=self._pad, bos_id=self._bos, eos_id=self._eos)
+        mask_BS = None if batch.source_mask_BS is None else batch.source_mask_BS.to(self.device)
+        with self._autocast():
+            logits_BTV = self.model(batch.source_BS.to(self.device), batch.target_BT.to(self.device), mask_BS)
+        labels_BT = batch.labels_BT.to(self.device)
+        real_BT = labels_BT != IGNORE
+        chosen_BT1 = logits_BTV.float().log_softmax(-1).gather(2, labels_BT.where(real_BT, 0).unsqueeze(2))
+        for row_T, real_T in zip(chosen_BT1.squeeze(2), real_BT, strict=True):
+            yield row_T[real_T].tolist()
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16")
+
+
+def direction_of(text: str, directions: Sequence[Direction]) -> Direction | None:
+    """The direction meant for a text: the only one, or that of its script."""
+    if len(directions) < 2:
+        return directions[0] if directions else None
+    source = detect_language(text, [s for s, _ in directions])
+    return source, dict(directions)[source]
+
+
+def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+    """Indices grouped by length, longest first, at most `batch_tokens` padded tokens a group, or one index."""
+    group: list[int] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if group and lengths[group[0]] * (len(group) + 1) > batch_tokens:
+            yield group
+            group = []
+        group.append(index)
+    if group:
+        yield group
+
+
+def checked(text: Any, number: int) -> str:
+    if not isinstance(text, str):
+        raise UserError(f"text {number}: expected a string, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"text {number}, character {error.start + 1}: half of a surrogate pair, which no encoder accepts"
+        ) from None
+    return text
+
+
+def _special(tokenizer: Tokenizer) -> tuple[int, int, int]:
+    """The ids of padding, `<s>` and `</s>`."""
+    pad_id, bos_id, eos_id = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
+    if pad_id is None or bos_id is None or eos_id is None:
+        raise UserError(
+            "the tokenizer lacks <pad>, <s> or </s>, which translation needs; add them to its tokenizer.json"
+        )
+    return pad_id, bos_id, eos_id
+
+
+def _positions(stack: Any) -> int | None:
+    return None if stack.position is None else int(stack.position.max_len)

@@ -1,0 +1,245 @@
+"""Translating lines with a model: as many out as in, in order."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+from glassformer.decoding import Decoding
+from glassformer.errors import UserError
+from glassformer.generate import BannedWords, Constraints, Hypothesis, NoRepeatNgram, Processor
+from glassformer.generate.opening import limits
+from glassformer.sentences import Direction, Row, SentenceModel, checked, direction_of
+from glassformer.text.glossary import Glossary
+from glassformer.text.masks import MASK
+from glassformer.text.pipeline import SPLIT_ABOVE, Draft, Part, translate_text
+from glassformer.translation import Choice, Translation, record_of
+
+log = logging.getLogger(__name__)
+
+LONGEST_SENTENCE = 128
+"""Tokens: a sentence above this is cut at clause marks; few models have learnt from longer ones."""
+RETRY_NGRAM = 3
+"""What may not be repeated when a translation that went round in circles is tried again."""
+
+
+class Translator(SentenceModel):
+    """An encoder–decoder with its tokenizer, and what stands around them so that lines come out as they went in.
+
+    Attributes:
+        model: the torch module, in eval mode, float32.
+        tokenizer: text to ids and back.
+        directions: the (source, target) language codes it was trained for; empty when the model does not say.
+    """
+
+    def translate(
+        self,
+        text: str | Iterable[str],
+        to: str | None = None,
+        source: str | None = None,
+        *,
+        prefix: str | Sequence[str] | None = None,
+        details: bool = False,
+        **options: Any,
+    ) -> Any:
+        """Translates a text, or each of many; a blank text gives "".
+
+        Args:
+            text: one text, or several.
+            to, source, options: as in `translate_lines`.
+            prefix: what the translation begins with; for several texts, as many prefixes.
+            details: return `Translation` records rather than strings.
+
+        Returns:
+            For one text, its translation; for several, a list of as many in their order.
+
+        Raises:
+            UserError: an option out of its range, languages the model does not know, or something that is not text.
+        """
+        one = isinstance(text, str)
+        texts = [text] if isinstance(text, str) else list(text)
+        prefixes = [prefix] if isinstance(prefix, str) else prefix
+        for number, each in enumerate(texts, 1):
+            checked(each, number)
+        records = self.translate_lines(texts, to, source, prefixes=prefixes, **options)
+        answers: list[Any] = [record if details else record["translation"] for record in records]
+        return answers[0] if one else answers
+
+    def translate_lines(
+        self,
+        lines: Iterable[str],
+        to: str | None = None,
+        source: str | None = None,
+        *,
+        prefixes: Sequence[str] | None = None,
+        glossary: Glossary | Mapping[str, str] | None = None,
+        banned: Sequence[str] = (),
+        split_above: float | None = SPLIT_ABOVE,
+        mask: str | None = MASK,
+        patterns: Sequence[str] = (),
+        batch_tokens: int = 4000,
+        batch_sentences: int = 1024,
+        **decoding: Any,
+    ) -> Iterator[Translation]:
+        """Translates lines as they come: one record out for each line in, in order, whatever the lines hold.
+
+        Args:
+            lines: read only as far as needed, so they may be endless.
+            to: target language; None where the model has one, or else by each line's script.
+            source: source language; None likewise.
+            prefixes: what each line's translation begins with, blank for no matter what. In a line that has one,
+                nothing is protected.
+            glossary: terms whose translations are forced wherever a sentence holds the term; needs beam search.
+            banned: words that are never written.
+            split_above: a line of more tokens is translated sentence by sentence; one with a line break in it always
+                is. None never splits: what is too long for the model is cut, and `truncated` says so.
+            mask: how placeholders, URLs, tags and their like are masked (`glassformer.text.protect`); None protects
+                nothing.
+            patterns: regular expressions of further texts to protect.
+            batch_tokens: bound on a batch's padded source tokens times the beam size; it changes speed and memory only.
+            batch_sentences: most sentences read ahead; 1 answers each line before reading another.
+            decoding: options of `Decoding`, such as `beam_size`, `n_best` or `temperature`.
+
+        Raises:
+            UserError: an option out of its range, languages the model does not know; on iteration, forced text that
+                does not fit under the length limit.
+        """
+        if batch_tokens < 1:
+            raise UserError(f"--batch-tokens {batch_tokens}: must be 1 or more")
+        if split_above is not None and not split_above >= 0:
+            raise UserError(f"--split-above {split_above}: must be 0 or more")
+        job = _Job(
+            Decoding(**decoding),
+            self.possible_directions(source, to),
+            glossary if isinstance(glossary, Glossary) or glossary is None else Glossary(glossary),
+            tuple(self._banning(banned)),
+            batch_tokens,
+        )
+        if glossary is not None and job.decoding.sampling is not None:
+            raise UserError("--glossary: forced terms need beam search; leave out --temperature and the filters")
+        if prefixes is not None:
+            lines = list(lines)
+            if len(prefixes) != len(lines):
+                raise UserError(f"--prefix-file: {len(prefixes)} prefixes for {len(lines)} lines; give one for each")
+        room = None if self.source_limit is None else self.source_limit - 2
+        longest = LONGEST_SENTENCE if room is None else min(LONGEST_SENTENCE, room)
+        options: dict[str, Any] = {
+            "language": job.directions[0][0] if len(job.directions) == 1 else None,
+            "split_above": math.inf if split_above is None else min(split_above, longest),
+            "max_length": None if split_above is None else longest,
+            "length_of": lambda text: len(self.tokenizer.encode(text)),
+            "patterns": patterns,
+            "batch_sentences": batch_sentences,
+        }
+        return self._translated(lines, prefixes, job, mask, options)
+
+    def _translated(
+        self,
+        lines: Iterable[str],
+        prefixes: Sequence[str] | None,
+        job: _Job,
+        mask: str | None,
+        options: dict[str, Any],
+    ) -> Iterator[Translation]:
+        if prefixes is None:
+            asked = (_Asked(number, line, "") for number, line in enumerate(lines, 1))
+            yield from self._records(asked, job, {"mask": mask, "restore_case": job.glossary is None, **options})
+        else:
+            # Repair of what is protected could put a placeholder before the prefix, so such lines go another way.
+            everything = list(map(_Asked, range(1, len(prefixes) + 1), lines, prefixes))
+            free = self._records(
+                (asked for asked in everything if not asked.prefix.strip()),
+                job,
+                {"mask": mask, "restore_case": job.glossary is None, **options},
+            )
+            forced = self._records((a for a in everything if a.prefix.strip()), job, {"mask": None, **options})
+            for prefix in prefixes:
+                yield next(forced if prefix.strip() else free)
+        if job.cut:
+            first, more = min(job.cut), f" and {len(job.cut) - 1} more" if len(job.cut) > 1 else ""
+            log.warning("text %d%s: cut to the model's limit of %d tokens", first, more, self.source_limit)
+
+    def _records(self, asked: Iterable[_Asked], job: _Job, options: dict[str, Any]) -> Iterator[Translation]:
+        known: dict[int, _Asked] = {}
+
+        def lines() -> Iterator[str]:
+            for index, line in enumerate(asked):
+                known[index] = line._replace(direction=direction_of(line.text, job.directions))
+                yield line.text
+
+        retry = None
+        if job.decoding.no_repeat_ngram is None:
+            harder = replace(job, processors=(*job.processors, NoRepeatNgram(RETRY_NGRAM)))
+            retry = partial(self._drafts, harder, known)
+        translated = translate_text(lines(), partial(self._drafts, job, known), retry_batch=retry, **options)
+        for index, line in enumerate(translated):
+            del known[index]
+            yield record_of(line, job.decoding.n_best)
+
+    def _drafts(self, job: _Job, known: Mapping[int, _Asked], parts: Sequence[Part]) -> list[Draft]:
+        """The model's answer to each sentence."""
+        rows = [self.read(part.protected.text, known[part.line].direction) for part in parts]
+        constraints = [self._forced(job, known[p.line], p, row) for p, row in zip(parts, rows, strict=True)]
+        job.cut.update(known[part.line].number for part, row in zip(parts, rows, strict=True) if row.cut)
+        found = self.decode(rows, job.decoding, job.processors, constraints, job.batch_tokens)
+        return [self._draft(hypotheses, row.cut) for hypotheses, row in zip(found, rows, strict=True)]
+
+    def _draft(self, hypotheses: list[Hypothesis], cut: bool) -> Draft:
+        by_text: dict[str, float] = {}
+        for hypothesis in hypotheses:
+            by_text.setdefault(self.tokenizer.decode(hypothesis.ids), hypothesis.score)
+        choices = [Choice(text, score) for text, score in by_text.items()]
+        return Draft(choices[0].text, truncated=cut or not hypotheses[0].finished, details=choices)
+
+    def _forced(self, job: _Job, asked: _Asked, part: Part, row: Row) -> Constraints:
+        """What the translation of a sentence must hold: its line's prefix if it is the first, and its terms."""
+        prefix = asked.prefix.strip() if part.index == 0 else ""
+        terms = job.glossary.forced(part.protected.text, asked.direction, self.directions) if job.glossary else []
+        constraints = Constraints(
+            tuple(self.tokenizer.encode(prefix)), tuple(tuple(self.tokenizer.encode(term)) for term in terms)
+        )
+        if prefix or terms:
+            try:
+                limits([len(row.ids)], [constraints], job.decoding.max_new_tokens, self.target_limit)
+            except UserError as error:
+                raise UserError(f"line {asked.number}{str(error).removeprefix('sentence 1')}") from None
+        return constraints
+
+    def _banning(self, words: Sequence[str]) -> Iterator[Processor]:
+        """What forbids words in the ways that the tokenizer writes them, and in the usual cases."""
+        words = [word.strip() for word in words if word.strip()]
+        spellings = {form for word in words for form in (word, word.lower(), word.upper(), word.capitalize())}
+        sequences = {tuple(self.tokenizer.encode(spelling)) for spelling in spellings}
+        for spelling in spellings:
+            # As it stands behind something that is no blank.
+            before = self.tokenizer.encode("(")
+            ids = self.tokenizer.encode("(" + spelling)
+            if ids[: len(before)] == before:
+                sequences.add(tuple(ids[len(before) :]))
+        if sequences:
+            yield BannedWords(tuple(sorted(sequences)))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What all lines of one call share; `cut` gathers the numbers of those that were too long."""
+
+    decoding: Decoding
+    directions: list[Direction]
+    glossary: Glossary | None
+    processors: tuple[Processor, ...]
+    batch_tokens: int
+    cut: set[int] = field(default_factory=set)
+
+
+class _Asked(NamedTuple):
+    """A line by its number, from 1, and what was asked of it."""
+
+    number: int
+    text: str
+    prefix: str
+    direction: Direction | None = None
