@@ -1,0 +1,136 @@
+"""Inline tags: whatever the alignment, each comes back once, well nested, and around the words it belongs to."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.text.tags import carry_tags, strip_tags
+from glassformer.text.words import words
+
+TAG = re.compile(r"</?[a-z][^<>]*>")
+WORDS = st.sampled_from(["cat", "don't", "我", "爱", "。", ",", "3.14"])
+LINKS = st.lists(st.tuples(st.integers(0, 12), st.integers(0, 12)), max_size=20)
+
+
+@st.composite
+def tagged_texts(draw) -> str:
+    """Words in elements of any shape; each tag has a number of its own, so that it can be told from others."""
+    numbers = iter(range(1000))
+
+    def content(depth: int) -> str:
+        parts = []
+        for kind in draw(st.lists(st.sampled_from(["word", "word", "element", "single"]), max_size=4)):
+            if kind == "word":
+                parts.append(draw(WORDS))
+            elif kind == "single":
+                parts.append(f'<br id="{next(numbers)}"/>')
+            elif depth:
+                name = draw(st.sampled_from("bi"))
+                parts.append(f'<{name} id="{next(numbers)}">{content(depth - 1)}</{name}>')
+        return draw(st.sampled_from([" ", ""])).join(parts)
+
+    return content(3)
+
+
+def tree(text: str) -> dict[str, tuple[str | None, list[str]]]:
+    """For each opening tag its parent, and the words around which the element stands; refuses bad nesting."""
+    found: dict[str, tuple[str | None, list[str]]] = {}
+    stack: list[str] = []
+    end = 0
+    for match in [*TAG.finditer(text), None]:
+        inner = text[end : match.start() if match else len(text)]
+        for tag in stack:
+            found[tag][1].append(inner)
+        if match is None:
+            break
+        end, tag = match.end(), match[0]
+        if tag.startswith("</"):
+            assert stack and stack.pop()[1] == tag[2]
+            continue
+        assert tag not in found
+        found[tag] = (stack[-1] if stack else None, [])
+        if not tag.endswith("/>"):
+            stack.append(tag)
+    assert not stack
+    return {tag: (parent, [w.text for w in words("".join(inside))]) for tag, (parent, inside) in found.items()}
+
+
+@settings(max_examples=100)
+@given(tagged_texts(), st.lists(WORDS, max_size=8), st.sampled_from([" ", ""]), LINKS)
+def test_each_tag_comes_back_once_in_its_parent_and_the_translation_is_untouched(source, target, gap, links):
+    translation = gap.join(target)
+    result = carry_tags(source, translation, links)
+    assert TAG.sub("", result) == translation
+    assert sorted(TAG.findall(result)) == sorted(TAG.findall(source))
+    before, after = tree(source), tree(result)
+    assert {tag: parent for tag, (parent, _) in after.items()} == {tag: parent for tag, (parent, _) in before.items()}
+
+
+@settings(max_examples=60)
+@given(tagged_texts())
+def test_a_translation_word_by_word_keeps_every_word_in_its_elements(source):
+    source = re.sub(r"(<[^<>]*>)", r" \1 ", source)
+    plain = strip_tags(source).text
+    result = carry_tags(source, plain, [(i, i) for i in range(len(words(plain)))])
+    before, after = tree(source), tree(result)
+    assert {tag: inside for tag, (_, inside) in after.items()} == {tag: inside for tag, (_, inside) in before.items()}
+
+
+@settings(max_examples=100)
+@given(st.lists(WORDS, min_size=1, max_size=8), st.data())
+def test_an_element_around_words_that_stay_together_goes_around_their_partners(source, data):
+    n = len(source)
+    first = data.draw(st.integers(0, n - 1))
+    last = data.draw(st.integers(first, n - 1))
+    order = data.draw(st.permutations([*range(first), range(first, last + 1), *range(last + 1, n)]))
+    flat = [i for item in order for i in (item if isinstance(item, range) else [item])]
+    tagged = " ".join([*source[:first], f"<b>{' '.join(source[first : last + 1])}</b>", *source[last + 1 :]])
+    links = [(s, t) for t, s in enumerate(flat)]
+    result = carry_tags(tagged, " ".join(f"w{s}" for s in flat), links)
+    assert tree(result)["<b>"][1] == [f"w{s}" for s in range(first, last + 1)]
+
+
+@settings(max_examples=100)
+@given(st.lists(st.sampled_from(["<b>", "</b>", "<i>", "</i>", "<br/>", "<", ">", " ", "a", "我"]), max_size=12), LINKS)
+def test_tags_that_cross_or_lack_a_partner_come_back_once_too(parts, links):
+    source = "".join(parts)
+    text, _ = strip_tags(source)
+    result = carry_tags(source, "one two 三", links)
+    assert TAG.sub("", result) == "one two 三"
+    assert sorted(TAG.findall(result)) == sorted(TAG.findall(source))
+    assert text.count("a") == source.replace("<br", "").replace("</b", "").count("a")
+
+
+@settings(max_examples=50)
+@given(st.text(alphabet=st.characters(exclude_characters="<`&{%$\\")), LINKS)
+def test_a_text_without_tags_is_left_alone(text, links):
+    assert strip_tags(text) == (text, [])
+    assert carry_tags(text, "a b c", links) == "a b c"
+
+
+def test_depth_and_number_of_tags_have_no_limit():
+    deep = "<b>" * 3000 + "word" + "</b>" * 3000
+    assert carry_tags(deep, "Wort", [(0, 0)]).replace("<b>", "").replace("</b>", "") == "Wort"
+    assert carry_tags("<br/>" * 3000, "Wort", []).count("<br/>") == 3000
+
+
+@pytest.mark.parametrize(
+    ("source", "translation", "links", "expected"),
+    [
+        ("我喜欢<b>篮球</b>。", "I like basketball.", "0-0 1-1 2-1 3-2 4-2 5-3", "I like <b>basketball</b>."),
+        ("<p>你好。</p>", "Well, hello.", "0-2", "<p>Well, hello.</p>"),
+        ("a <b>x</b><sup/> and <u>y</u>", "Y 和 X a", "0-3 1-2 2-1 3-0", "<u>Y</u> 和 <b>X</b><sup/> a"),
+        ("<b>x</b> y", "X1 Y X2 X3", "0-0 0-2 0-3 1-1", "X1 Y <b>X2 X3</b>"),
+        ("un<b>believ</b>able tale", "conte incroyable", "0-1 1-0", "conte <b>incroyable</b>"),
+        ("<b>of</b> course <br/>not", "natürlich nicht", "1-0 2-1", "<b></b>natürlich <br/>nicht"),
+        ("one<br>two", "eins zwei", "0-0 1-1", "eins <br>zwei"),
+        ("see `<b>` <i>x</i>", "siehe `<b>` X", "6-6", "siehe `<b>` <i>X</i>"),
+    ],
+)
+def test_where_tags_go(source, translation, links, expected):
+    pairs = [tuple(map(int, link.split("-"))) for link in links.split()]
+    assert carry_tags(source, translation, pairs) == expected
