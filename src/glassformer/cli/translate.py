@@ -13,7 +13,6 @@ import typer
 
 from glassformer.cli import options
 from glassformer.errors import UserError
-from glassformer.text.pipeline import SPLIT_ABOVE
 
 if TYPE_CHECKING:
     from glassformer.translation import Translation
@@ -108,11 +107,14 @@ def translate(
         ),
     ] = None,
     split_above: Annotated[
-        int,
+        int | None,
         typer.Option(
-            "--split-above", help="Translate lines of more tokens sentence by sentence.", rich_help_panel=_TEXT
+            "--split-above",
+            help="Translate lines of more tokens sentence by sentence.",
+            show_default="60",
+            rich_help_panel=_TEXT,
         ),
-    ] = SPLIT_ABOVE,
+    ] = None,
     no_split: Annotated[
         bool, typer.Option("--no-split", help="Never split; cut what is too long, and flag it.", rich_help_panel=_TEXT)
     ] = False,
@@ -158,7 +160,9 @@ def translate(
     prefixes = None
     if prefix_file is not None:
         lines, prefixes = _matched(list(lines), prefix_file, errors)
-    further: dict[str, Any] = {"mask": None} if no_protect else {}
+    text_options: dict[str, Any] = {"mask": None} if no_protect else {}
+    if no_split or split_above is not None:
+        text_options["split_above"] = None if no_split else split_above
     terms = None if glossary is None else Glossary.read(glossary)
     words = _words(banned)
     translator = options.open_translator(model, precision, threads)
@@ -169,10 +173,9 @@ def translate(
         prefixes=prefixes,
         glossary=terms,
         banned=words,
-        split_above=None if no_split else split_above,
         batch_tokens=batch_tokens,
         batch_sentences=1 if not text and input is None and sys.stdin.isatty() else 1024,
-        **further,
+        **text_options,
         **decoding,
     )
     progress = options.Progress("lines")

@@ -25,7 +25,6 @@ from glassformer.text.protect import Protected, protect
 from glassformer.text.recipe import SPACELESS
 from glassformer.text.split import split
 
-
 SPLIT_ABOVE = 60
 """Tokens: a line up to this long is best left whole, since models learn lines of two or three short sentences, too."""
 
