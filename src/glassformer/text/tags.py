@@ -74,7 +74,8 @@ def strip_tags(text: str) -> Tagged:
         plain += _joined(plain, text[end:start])
         end, partner = stop, partners[number]
         if partner is not None and partner > number and len(stack) > _MAX_DEPTH:
-            partners[partner] = partner = None
+            partners[partner] = None
+            partner = None
         if partner is None and _LETTER.match(plain[-1:]) and _LETTER.match(text, end):
             plain += " "
         if partner is not None and partner < number:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
@@ -64,10 +64,11 @@ def _continues(text: str, start: int, place: int) -> bool:
 
 def _piece_spans(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
     """Where each piece begins and ends in the text, a blank before it included."""
-    if isinstance(tokenizer.backend, tokenizers.Tokenizer):
-        return list(tokenizer.backend.encode(text, add_special_tokens=False).offsets)
+    backend: Any = tokenizer.backend
+    if isinstance(backend, tokenizers.Tokenizer):
+        return list(backend.encode(text, add_special_tokens=False).offsets)
     # Only the pieces' own texts are the same from release to release: method names and the offsets' unit have changed.
-    encode = getattr(tokenizer.backend, "EncodeAsProto", None) or tokenizer.backend.EncodeAsImmutableProto
+    encode = getattr(backend, "EncodeAsProto", None) or backend.EncodeAsImmutableProto
     spans, end = [], 0
     for piece in encode(text).pieces:
         start = text.index(piece.surface, end)
