@@ -17,6 +17,7 @@ from glassformer.cli.translate import Format, _written
 from glassformer.families import configure
 from glassformer.models.build import build_model
 from glassformer.store import Translation, save_model
+from glassformer.text.pipeline import SPLIT_ABOVE
 from glassformer.text.tokenizer import Tokenizer
 
 LINES = ["我爱自然语言处理。", "我喜欢打篮球。", "I love natural language processing.", "The cat sat on the mat."] * 4
@@ -149,6 +150,15 @@ def test_empty_input_gives_empty_output_and_says_so(model, monkeypatch, capsys):
     [
         (["--n-best", "3", "--format", "jsonl", "-b", "2"], ["--n-best 3", "--beam-size 2"]),
         (["--n-best", "3"], ["--n-best 3", "--format jsonl"]),
+        (["-b", "100000"], ["--beam-size 100000", "512"]),
+        (["-b", "4", "--temperature", "0.7"], ["--beam-size 4", "--temperature 0.7"]),
+        (["--temperature", "-1"], ["--temperature -1", "0 or more"]),
+        (["--top-p", "1.5"], ["--top-p 1.5", "at most 1"]),
+        (["--beam-groups", "2"], ["--beam-groups 2", "--beam-size 5"]),
+        (["--split-above", "-1"], ["--split-above -1"]),
+        (["--banned", ","], ["--banned ','", "words"]),
+        (["--glossary", "absent.tsv"], ["absent.tsv"]),
+        (["--prefix-file", "absent.txt"], ["absent.txt"]),
         (["-b", "0"], ["--beam-size 0", "512"]),
         (["--precision", "int7"], ["--precision int7", "bf16"]),
         (["--threads", "0"], ["--threads 0"]),
@@ -178,6 +188,52 @@ def test_the_output_never_overwrites_the_input(model, tmp_path, capsys):
     path.write_text("我爱\n", encoding="utf-8")
     assert main(["translate", "-m", model, "-i", str(path), "-o", str(path)]) == 2
     assert path.read_text(encoding="utf-8") == "我爱\n" and "overwrite" in capsys.readouterr().err
+
+
+def test_moses_lists_each_lines_best_by_its_number(model, capsys):
+    assert main(["translate", "-m", model, "--format", "moses", "--n-best", "2", "-b", "3", "我爱猫", "", "last"]) == 0
+    rows = [line.split(" ||| ") for line in capsys.readouterr().out.splitlines()]
+    records = load(model).translate(["我爱猫", "", "last"], n_best=2, beam_size=3, details=True)
+    assert [(int(n), text, float(a), float(b)) for n, text, a, b in rows] == [
+        (number, c["translation"].replace("\n", " "), c["score"], c["score"])
+        for number, record in enumerate(records)
+        for c in record["n_best"]
+    ]
+
+
+def test_prefixes_terms_and_banned_words_reach_the_translation(model, tmp_path, capsys):
+    (tmp_path / "in.txt").write_text("我爱猫\n\n我喜欢打篮球\n", encoding="utf-8")
+    (tmp_path / "prefixes.txt").write_text("The cat\r\n\r\n\r\n", encoding="utf-8")
+    (tmp_path / "terms.tsv").write_text("篮球\tthe mat\n", encoding="utf-8")
+    (tmp_path / "banned.txt").write_text("\n love \n", encoding="utf-8")
+    files = [str(tmp_path / name) for name in ("in.txt", "prefixes.txt", "terms.tsv", "banned.txt")]
+    arguments = ["translate", "-m", model, "-b", "2", "--max-new-tokens", "9", "-i", files[0]]
+    assert main([*arguments, "--prefix-file", files[1], "--glossary", files[2], "--banned", files[3]]) == 0
+    out = capsys.readouterr().out
+    first, blank, last = out.splitlines()
+    assert first.startswith("The cat") and blank == "" and "the mat" in last
+    assert main([*arguments, "--prefix-file", files[1], "--glossary", files[2], "--banned", "x y, love"]) == 0
+    assert capsys.readouterr().out == out
+
+    (tmp_path / "prefixes.txt").write_text("a\n\n", encoding="utf-8")
+    assert main([*arguments, "--prefix-file", files[1]]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and "has 2 lines, but the input has 3" in told.err and told.err.count("\n") == 1
+    (tmp_path / "terms.tsv").write_text("a\tb\n\nalone\n", encoding="utf-8")
+    assert main([*arguments, "--glossary", files[2]]) == 2
+    assert f"{files[2]}:3: expected a term" in capsys.readouterr().err
+    assert main([*arguments, "--prefix-file", files[1], "-o", files[1]]) == 2
+    assert "overwrite" in capsys.readouterr().err
+
+
+def test_sampling_repeats_with_its_seed(model, capsys):
+    arguments = ["translate", "-m", model, "--temperature", "1.2", "--top_k", "40", "--seed", "5", "我爱猫"]
+    outs = []
+    for _ in range(2):
+        assert main(arguments) == 0
+        outs.append(capsys.readouterr().out)
+    wanted = load(model).translate("我爱猫", temperature=1.2, top_k=40, seed=5)
+    assert outs[0] == outs[1] == wanted + "\n"
 
 
 def test_score_gives_a_json_line_for_each_pair(model, tsv, capsys):
@@ -219,3 +275,4 @@ def test_help_needs_no_torch():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "--beam-size" in done.stdout
+    assert "[default: (60)]" in done.stdout and SPLIT_ABOVE == 60
