@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import torch
 
+from glassformer.alignment import align_texts
 from glassformer.data.collate import IGNORE, collate, pad
 from glassformer.decoding import Decoding
 from glassformer.errors import UserError
 from glassformer.generate import Constraints, Hypothesis, Processor, normalised_score
+from glassformer.generate.align import Link
 from glassformer.store import unwritable_ids
 from glassformer.text.script import detect_language
 
@@ -168,6 +170,26 @@ class SentenceModel:
             for i, of_one in zip(batch, hypotheses, strict=True):
                 found[i] = of_one
         return found
+
+    def links(
+        self,
+        source: str,
+        targets: Sequence[str],
+        direction: Direction | None,
+        *,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> list[list[Link]]:
+        """Which words of a text and each of its translations say the same: `align_texts` in the text's direction."""
+        tags: list[int] = []
+        back = None
+        if self._translation and direction:
+            tags = self._translation.tag(direction[1], self.tokenizer)
+            if direction[::-1] in self.directions:
+                back = [self._translation.tag(direction[0], self.tokenizer)] * len(targets)
+        pairs = [(source, target) for target in targets]
+        aligned = align_texts(self.model, self.tokenizer, pairs, [tags] * len(pairs), back, layers=layers, heads=heads)
+        return [alignment.links for alignment in aligned]
 
     @torch.no_grad()
     def _teacher_forced(self, rows: Sequence[tuple[list[int], list[int]]]) -> Iterator[list[float]]:

@@ -25,6 +25,8 @@ class Translation(TypedDict):
         score: that of the search; of a line in several sentences the sum of theirs, and 0 where there was nothing to
             translate.
         n_best: distinct translations, best first; the first is `translation`.
+        alignment: where asked for, pairs `0-0 1-2` of a word of the line and one of its translation (Pharaoh), both
+            numbered from 0 as `glassformer.text.words.words` counts them.
         truncated: a sentence was cut to the model's limit, or a translation to its own.
         repetition: a translation repeats itself more than three times in a row where its source does not, even after a
             second try.
@@ -35,7 +37,7 @@ class Translation(TypedDict):
     translation: str
     score: float
     n_best: list[Candidate]
-    alignment: None
+    alignment: str | None
     truncated: bool
     repetition: bool
     untranslated: bool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,11 +12,13 @@ from typing import Any, NamedTuple
 from glassformer.decoding import Decoding
 from glassformer.errors import UserError
 from glassformer.generate import BannedWords, Constraints, Hypothesis, NoRepeatNgram, Processor
+from glassformer.generate.align import Link, to_pharaoh
 from glassformer.generate.opening import limits
 from glassformer.sentences import Direction, Row, SentenceModel, checked, direction_of
 from glassformer.text.glossary import Glossary
 from glassformer.text.masks import MASK
 from glassformer.text.pipeline import SPLIT_ABOVE, Draft, Part, translate_text
+from glassformer.text.tags import Element, carry_tags, strip_tags
 from glassformer.translation import Choice, Translation, record_of
 
 log = logging.getLogger(__name__)
@@ -81,6 +83,9 @@ class Translator(SentenceModel):
         split_above: float | None = SPLIT_ABOVE,
         mask: str | None = MASK,
         patterns: Sequence[str] = (),
+        alignments: bool = False,
+        alignment_layers: Sequence[int] | None = None,
+        alignment_heads: Sequence[int] | None = None,
         batch_tokens: int = 4000,
         batch_sentences: int = 1024,
         **decoding: Any,
@@ -98,8 +103,10 @@ class Translator(SentenceModel):
             split_above: a line of more tokens is translated sentence by sentence; one with a line break in it always
                 is. None never splits: what is too long for the model is cut, and `truncated` says so.
             mask: how placeholders, URLs, tags and their like are masked (`glassformer.text.protect`); None protects
-                nothing.
+                nothing. Tags around words go around the words that say the same.
             patterns: regular expressions of further texts to protect.
+            alignments: tell which words of a line and its translation say the same.
+            alignment_layers, alignment_heads: where that is read, as in `align_texts`.
             batch_tokens: bound on a batch's padded source tokens times the beam size; it changes speed and memory only.
             batch_sentences: most sentences read ahead; 1 answers each line before reading another.
             decoding: options of `Decoding`, such as `beam_size`, `n_best` or `temperature`.
@@ -118,6 +125,8 @@ class Translator(SentenceModel):
             glossary if isinstance(glossary, Glossary) or glossary is None else Glossary(glossary),
             tuple(self._banning(banned)),
             batch_tokens,
+            alignments,
+            partial(self.links, layers=alignment_layers, heads=alignment_heads),
         )
         if glossary is not None and job.decoding.sampling is not None:
             raise UserError("--glossary: forced terms need beam search; leave out --temperature and the filters")
@@ -168,8 +177,10 @@ class Translator(SentenceModel):
 
         def lines() -> Iterator[str]:
             for index, line in enumerate(asked):
-                known[index] = line._replace(direction=direction_of(line.text, job.directions))
-                yield line.text
+                plain = strip_tags(line.text) if options["mask"] is not None and "<" in line.text else None
+                tagged = plain is not None and bool(plain.text.strip()) and _stand_by_words(plain.elements)
+                known[index] = line._replace(direction=direction_of(line.text, job.directions), tagged=tagged)
+                yield plain.text if plain is not None and tagged else line.text
 
         retry = None
         if job.decoding.no_repeat_ngram is None:
@@ -177,8 +188,17 @@ class Translator(SentenceModel):
             retry = partial(self._drafts, harder, known)
         translated = translate_text(lines(), partial(self._drafts, job, known), retry_batch=retry, **options)
         for index, line in enumerate(translated):
-            del known[index]
-            yield record_of(line, job.decoding.n_best)
+            asked_for, record = known.pop(index), record_of(line, job.decoding.n_best)
+            if asked_for.tagged:
+                answers = [candidate["translation"] for candidate in record["n_best"]]
+                links = job.links(record["source"], answers, asked_for.direction)
+                for candidate, answer, of_answer in zip(record["n_best"], answers, links, strict=True):
+                    candidate["translation"] = carry_tags(asked_for.text, answer, of_answer)
+                record["source"], record["translation"] = asked_for.text, record["n_best"][0]["translation"]
+            if job.alignments:
+                (found,) = job.links(record["source"], [record["translation"]], asked_for.direction)
+                record["alignment"] = to_pharaoh(found)
+            yield record
 
     def _drafts(self, job: _Job, known: Mapping[int, _Asked], parts: Sequence[Part]) -> list[Draft]:
         """The model's answer to each sentence."""
@@ -220,7 +240,7 @@ class Translator(SentenceModel):
             ids = self.tokenizer.encode("(" + spelling)
             if ids[: len(before)] == before:
                 sequences.add(tuple(ids[len(before) :]))
-        if sequences:
+        if sequences := sequences - {()}:
             yield BannedWords(tuple(sorted(sequences)))
 
 
@@ -233,6 +253,8 @@ class _Job:
     glossary: Glossary | None
     processors: tuple[Processor, ...]
     batch_tokens: int
+    alignments: bool
+    links: Callable[[str, Sequence[str], Direction | None], list[list[Link]]]
     cut: set[int] = field(default_factory=set)
 
 
@@ -243,3 +265,13 @@ class _Asked(NamedTuple):
     text: str
     prefix: str
     direction: Direction | None = None
+    tagged: bool = False  # the model reads it without its tags, which are put back by alignment
+
+
+def _stand_by_words(elements: Sequence[Element]) -> bool:
+    """Whether all tags have a partner or close themselves; another one may stand for a word, as <name> does."""
+    return bool(elements) and all(
+        (element.closing or element.opening.endswith("/>"))
+        and (not element.children or _stand_by_words(element.children))
+        for element in elements
+    )

@@ -156,6 +156,8 @@ def test_empty_input_gives_empty_output_and_says_so(model, monkeypatch, capsys):
         (["--top-p", "1.5"], ["--top-p 1.5", "at most 1"]),
         (["--beam-groups", "2"], ["--beam-groups 2", "--beam-size 5"]),
         (["--split-above", "-1"], ["--split-above -1"]),
+        (["--alignments"], ["--alignments", "--format jsonl"]),
+        (["--alignment-heads", "a"], ["--alignment-heads 'a'", "numbers"]),
         (["--banned", ","], ["--banned ','", "words"]),
         (["--glossary", "absent.tsv"], ["absent.tsv"]),
         (["--prefix-file", "absent.txt"], ["absent.txt"]),

@@ -2,19 +2,23 @@
 
 import itertools
 import math
+import re
 
 import pytest
 import torch
 
 from glassformer import decoding
+from glassformer.alignment import align_texts
 from glassformer.api import Glossary, Translator
 from glassformer.decoding import Decoding
 from glassformer.errors import UserError
 from glassformer.families import configure
 from glassformer.generate import Hypothesis, NoRepeatNgram
+from glassformer.generate.align import to_pharaoh
 from glassformer.models.build import build_model
 from glassformer.store import Translation
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.words import words
 
 LINES = ["我爱自然语言处理。", "我喜欢打篮球。", "I love natural language processing.", "The cat sat on the mat."] * 4
 ODDITIES = [
@@ -248,3 +252,43 @@ def test_an_option_of_sampling_asks_for_it_and_temperature_0_is_greedy():
     assert Decoding(top_k=4).sampling is not None and Decoding(top_k=4).search.beam_size == 1
     assert Decoding(temperature=0).sampling is None and Decoding(temperature=0).search.beam_size == 1
     assert Decoding(temperature=0, beam_size=4).search.beam_size == 4
+
+
+def test_tags_go_around_words_and_come_through_once_and_nested(translator, seen):
+    line = "The <b>cat <i>sat</i></b> on<br/> the mat."
+    record = translator.translate(line, beam_size=2, n_best=2, max_new_tokens=6, no_repeat_ngram=2, details=True)
+    assert seen == [("<2zh>", "The cat sat on the mat.")] and record["source"] == line
+    plain = translator.translate("The cat sat on the mat.", beam_size=2, max_new_tokens=6, no_repeat_ngram=2)
+    for candidate in record["n_best"]:
+        tags = re.findall("<[^>]*>", candidate["translation"])
+        assert sorted(tags) == ["</b>", "</i>", "<b>", "<br/>", "<i>"]
+        assert [tag for tag in tags if tag != "<br/>"] == ["<b>", "<i>", "</i>", "</b>"]
+    assert re.sub("<[^>]*>", "", record["translation"]).split() == plain.split()
+    seen.clear()
+    assert translator.translate("Hello <name>", beam_size=1, max_new_tokens=2).count("<name>") == 1
+    assert "X1" in seen[0][1]
+
+
+def test_alignments_are_pairs_of_words_from_the_layers_and_heads_asked_for(translator):
+    texts, options = ["我爱打篮球。", "", "The cat sat"], {"beam_size": 1, "max_new_tokens": 6, "no_repeat_ngram": 2}
+    records = translator.translate(texts, alignments=True, details=True, **options)
+    for text, record in zip(texts, records, strict=True):
+        pairs = [tuple(map(int, pair.split("-"))) for pair in record["alignment"].split()]
+        assert all(s < len(words(text)) and t < len(words(record["translation"])) for s, t in pairs)
+    assert records[0]["alignment"] and records[1]["alignment"] == ""
+    t = translator.tokenizer
+    (expected,) = align_texts(
+        translator.model,
+        t,
+        [(texts[0], records[0]["translation"])],
+        [[t.language_ids["en"]]],
+        [[t.language_ids["zh"]]],
+        layers=[0],
+        heads=[1],
+    )
+    record = translator.translate(
+        texts[0], alignments=True, alignment_layers=[0], alignment_heads=[1], details=True, **options
+    )
+    assert record["alignment"] == to_pharaoh(expected.links)
+    with pytest.raises(UserError, match="--alignment-layers 99"):
+        translator.translate("我爱", alignments=True, alignment_layers=[99], **options)

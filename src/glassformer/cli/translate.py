@@ -122,6 +122,20 @@ def translate(
         bool,
         typer.Option("--no-protect", help="Leave placeholders, URLs and tags to the model.", rich_help_panel=_TEXT),
     ] = False,
+    alignments: Annotated[
+        bool,
+        typer.Option(
+            "--alignments", help="Tell which words say the same, as 0-0 1-2; needs jsonl.", rich_help_panel=_TEXT
+        ),
+    ] = False,
+    alignment_layers: Annotated[
+        str | None,
+        typer.Option("--alignment-layers", help="Decoder layers to read it from, such as 2,3.", rich_help_panel=_TEXT),
+    ] = None,
+    alignment_heads: Annotated[
+        str | None,
+        typer.Option("--alignment-heads", help="Heads of these layers, such as 0,3.", rich_help_panel=_TEXT),
+    ] = None,
     errors: options.Errors = "strict",
     precision: options.Precision = "auto",
     threads: options.Threads = None,
@@ -150,6 +164,9 @@ def translate(
     Decoding(**decoding)  # told before a model is read
     if n_best > 1 and format is Format.text:
         raise UserError(f"--n-best {n_best}: text has one line for each line read; add --format jsonl or moses")
+    if alignments and format is not Format.jsonl:
+        raise UserError(f"--alignments: {format} has no place for them; add --format jsonl")
+    layers, heads = _numbers("--alignment-layers", alignment_layers), _numbers("--alignment-heads", alignment_heads)
     if text and input is not None:
         raise UserError(f"both TEXT and --input {input}: give one of them")
     _spare(output, {"--input": input, "--prefix-file": prefix_file, "--glossary": glossary})
@@ -173,6 +190,9 @@ def translate(
         prefixes=prefixes,
         glossary=terms,
         banned=words,
+        alignments=alignments,
+        alignment_layers=layers,
+        alignment_heads=heads,
         batch_tokens=batch_tokens,
         batch_sentences=1 if not text and input is None and sys.stdin.isatty() else 1024,
         **text_options,
@@ -231,6 +251,15 @@ def _words(banned: str | None) -> list[str]:
     if not words:
         raise UserError(f"--banned {banned!r}: expected a file, or words with commas between them")
     return words
+
+
+def _numbers(flag: str, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(number.isdecimal() for number in numbers):
+        raise UserError(f"{flag} {text!r}: expected numbers from 0, with commas between them")
+    return [int(number) for number in numbers]
 
 
 def _written(record: "Translation", format: Format, number: int = 0) -> str:
