@@ -58,6 +58,8 @@ class DataSection(Config):
     target: str = "target"
     both_directions: bool = False
     """Train one model for both; its sources then begin with a target-language token."""
+    reverse_share: Share = 1.0
+    """Share of the pairs, drawn anew each epoch, that is also shown in the reverse direction."""
     max_len: Positive = 256
     """The most tokens on either side of an example; longer ones are dropped, with a count."""
 

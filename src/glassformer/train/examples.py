@@ -99,6 +99,14 @@ class Examples:
         return examples
 
 
+def thin_reverse(examples: list[Example], forward: int, share: float, seed: int, epoch: int) -> list[Example]:
+    """Keeps the first ``forward`` examples and a random share of the others, which are in the reverse direction."""
+    if share == 1.0:
+        return examples
+    rng = random.Random(f"reverse/{seed}/{epoch}")
+    return examples[:forward] + [example for example in examples[forward:] if rng.random() < share]
+
+
 def plan(examples: Sequence[Example], *, batch_tokens: int, seed: int, epoch: int, max_len: int) -> Plan:
     """Plans the batches of an epoch."""
     lengths = [(len(example.source), len(example.target) + 1) for example in examples]

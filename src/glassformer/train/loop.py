@@ -21,7 +21,7 @@ from glassformer.train.checkpoint import Checkpoints, Progress
 from glassformer.train.config import TrainConfig, dump_config, load_config
 from glassformer.train.dev import DevSet
 from glassformer.train.distributed import World, best_precision, keep_freed_memory
-from glassformer.train.examples import Example, Examples, batch_of, plan, read_corpus
+from glassformer.train.examples import Example, Examples, batch_of, plan, read_corpus, thin_reverse
 from glassformer.train.launch import Stop, automatic_workers, launch, orphaned
 from glassformer.train.objectives import first_not_finite, translation_loss
 from glassformer.train.optim import Optimizer, learning_rate
@@ -117,6 +117,7 @@ class Trainer:
         self.pad_id = self.tokenizer.pad_id
         self.model.to(self.device).requires_grad_(True)
         self.max_len = longest_example(self.model.config, data.max_len)
+        self._forward = len(pairs)
         self.examples = Examples(pairs, self.tokenizer, self.translation, settings.bpe_dropout)
         limits = {"batch_tokens": settings.batch_tokens, "max_len": self.max_len}
         self.dev = (
@@ -186,7 +187,9 @@ class Trainer:
     def _begin_epoch(self) -> None:
         settings, progress = self.config.train, self.progress
         dropped_out = progress.epoch_began < settings.bpe_dropout_until * settings.steps
-        self._epoch = self.examples.sampled(settings.seed, progress.epoch) if dropped_out else self.examples.plain()
+        examples = self.examples.sampled(settings.seed, progress.epoch) if dropped_out else self.examples.plain()
+        share = self.config.data.reverse_share
+        self._epoch = thin_reverse(examples, self._forward, share, settings.seed, progress.epoch)
         planned = plan(
             self._epoch,
             batch_tokens=settings.batch_tokens,
