@@ -25,6 +25,10 @@ from glassformer.generate import (
 BEAM_SIZE = 5
 
 
+LENGTH_PENALTY = 1.5
+"""The default α: of 0.6, 1.0, 1.5 and 2.0 the best for the bundled translator on dev, both directions (docs/log.md)."""
+
+
 @dataclass(frozen=True)
 class Decoding:
     """How a translation is chosen: by beam search, or by sampling where an option of sampling is given.
@@ -48,7 +52,7 @@ class Decoding:
 
     beam_size: int | None = None
     n_best: int = 1
-    length_penalty: float = 1.0
+    length_penalty: float = LENGTH_PENALTY
     max_new_tokens: int | None = None
     beam_groups: int = 1
     diversity: float = 0.5

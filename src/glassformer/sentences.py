@@ -10,7 +10,7 @@ import torch
 
 from glassformer.alignment import align_texts
 from glassformer.data.collate import IGNORE, collate, pad
-from glassformer.decoding import Decoding
+from glassformer.decoding import LENGTH_PENALTY, Decoding
 from glassformer.errors import UserError
 from glassformer.generate import Constraints, Hypothesis, Processor, normalised_score
 from glassformer.generate.align import Link
@@ -101,7 +101,7 @@ class SentenceModel:
         to: str | None = None,
         source: str | None = None,
         *,
-        length_penalty: float = 1.0,
+        length_penalty: float = LENGTH_PENALTY,
         batch_tokens: int = 4000,
     ) -> list[Score]:
         """Scores given targets by teacher forcing, with the formula that search ranks by.

@@ -297,3 +297,10 @@ def test_alignments_are_pairs_of_words_from_the_layers_and_heads_asked_for(trans
     assert record["alignment"] == to_pharaoh(expected.links)
     with pytest.raises(UserError, match="--alignment-layers 99"):
         translator.translate("我爱", alignments=True, alignment_layers=[99], **options)
+
+
+def test_the_command_line_and_python_share_one_default_length_penalty():
+    from glassformer import decoding
+    from glassformer.cli import options
+
+    assert options.LENGTH_PENALTY == decoding.LENGTH_PENALTY == decoding.Decoding().length_penalty

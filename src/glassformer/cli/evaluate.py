@@ -19,7 +19,7 @@ def evaluate(
     source: options.From = None,
     to: options.To = None,
     beam_size: options.BeamSize = 5,
-    length_penalty: options.LengthPenalty = 1.0,
+    length_penalty: options.LengthPenalty = options.LENGTH_PENALTY,
     max_new_tokens: options.MaxNewTokens = None,
     precision: options.Precision = "auto",
     threads: options.Threads = None,

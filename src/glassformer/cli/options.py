@@ -14,6 +14,9 @@ from glassformer.errors import UserError
 if TYPE_CHECKING:
     from glassformer.api import Translator
 
+LENGTH_PENALTY = 1.5
+"""That of `glassformer.decoding`, which would load PyTorch; a test holds the two equal."""
+
 Model = Annotated[str, typer.Option("--model", "-m", help="A MODEL directory, or the name of a bundled model.")]
 From = Annotated[str | None, typer.Option("--from", help="Source language, such as zh.")]
 To = Annotated[str | None, typer.Option("--to", help="Target language, such as en.")]

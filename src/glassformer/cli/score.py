@@ -18,7 +18,7 @@ def score(
     output: options.Output = None,
     source: options.From = None,
     to: options.To = None,
-    length_penalty: options.LengthPenalty = 1.0,
+    length_penalty: options.LengthPenalty = options.LENGTH_PENALTY,
     precision: options.Precision = "auto",
     threads: options.Threads = None,
     batch_tokens: options.BatchTokens = 4000,

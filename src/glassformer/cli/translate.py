@@ -49,7 +49,7 @@ def translate(
     ] = Format.text,
     beam_size: options.SearchedBeamSize = None,
     n_best: Annotated[int, typer.Option("--n-best", help="Translations of each line; needs jsonl or moses.")] = 1,
-    length_penalty: options.LengthPenalty = 1.0,
+    length_penalty: options.LengthPenalty = options.LENGTH_PENALTY,
     max_new_tokens: options.MaxNewTokens = None,
     beam_groups: Annotated[
         int, typer.Option("--beam-groups", help="Groups of a diverse beam; divides --beam-size.")
