@@ -43,6 +43,7 @@ def one_batch(setting: str, precision: str) -> Trainer:
     shape = SHAPES[setting]
     with TemporaryDirectory(prefix="benchmark-") as scratch:
         folder = Path(scratch)
+        (folder / "run").mkdir()
         write_corpus(folder, shape)
         config = load_config(
             {

@@ -93,6 +93,7 @@ def test_a_killed_run_resumes_in_the_middle_of_an_epoch_and_ends_bit_equal(tmp_p
 
 def test_ctrl_c_saves_and_the_resumed_run_ends_bit_equal(tmp_path, monkeypatch, capsys):
     whole = train(hard(tmp_path / "whole", steps=9))
+    handler = signal.getsignal(signal.SIGINT)
     with monkeypatch.context() as patch:
         honest = Trainer._step
         patch.setattr(
@@ -105,7 +106,7 @@ def test_ctrl_c_saves_and_the_resumed_run_ends_bit_equal(tmp_path, monkeypatch, 
         stopped = train(hard(tmp_path / "stopped", steps=9))
     assert stopped.interrupted and stopped.step == 3
     assert "stopped at step 3; saved" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     train(hard(tmp_path / "stopped", steps=9), resume=True)
     assert_same_end(whole.run, stopped.run)
 
