@@ -183,6 +183,8 @@ def _private_start() -> Iterator[None]:
 
 
 def _worker(rank: int, size: int, port: int, work: Work, argument: Any, stop: Stop, channel: Any) -> None:
+    for number in SIGNALS:  # multiprocessing's resource tracker lifts the mask that this process started with
+        signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     if rank:
         logging.disable(logging.WARNING)  # rank 0 says the same
