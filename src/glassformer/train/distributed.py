@@ -68,7 +68,7 @@ class SharedZeros:
 class GradientBuffer:
     """A flat vector that the processes of a run sum, in place.
 
-    Workers on one machine sum through shared memory, each its own slice for all: four times faster than a process
+    Workers on one machine sum through shared memory, each its own slice for all, which spares them the process
     group's ring over the loopback network (docs/log.md). Elsewhere it is an all-reduce. Either way every process gets
     the same bits.
     """
@@ -102,7 +102,7 @@ class GradientBuffer:
 def keep_freed_memory() -> None:
     """Tells glibc to keep freed memory instead of returning it to the system after every step; elsewhere does nothing.
 
-    Training allocates the same large tensors every step, and page faults took 15 % of the time (docs/log.md).
+    Training allocates the same large tensors every step; given back, each would be faulted in again page by page.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

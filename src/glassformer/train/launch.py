@@ -75,7 +75,7 @@ def automatic_workers(batch_tokens: int) -> int:
 def launch(work: Work, argument: Any, workers: int) -> Any:
     """Runs ``work(argument, stop)`` in every process of the run, and returns what rank 0 returned.
 
-    On a CPU, N processes of one thread train faster than one process of N threads (docs/log.md).
+    On a CPU, N processes of one thread train a little faster than one process of N threads (docs/performance.md).
 
     Raises:
         UserError: What a worker raised; an OSError comes through as well.
