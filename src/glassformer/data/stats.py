@@ -21,7 +21,7 @@ SHARED = ("same_pair", "near_pair", "same_source", "near_source", "same_target",
 class Encodes(Protocol):
     """Anything that gives a text's ids, such as a `Tokenizer`."""
 
-    def encode(self, text: str) -> Sequence[int]: ...  # noqa: D102
+    def encode(self, text: str) -> Sequence[int]: ...
 
 
 def percentiles(counts: Counter[int], points: Iterable[int] = PERCENTILES) -> dict[str, int]:

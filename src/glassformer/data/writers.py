@@ -20,9 +20,9 @@ UNNAMED = ("source", "target")
 class Writer(Protocol):
     """Takes pairs one at a time, and is closed after the last."""
 
-    def write(self, located: Located) -> None: ...  # noqa: D102
+    def write(self, located: Located) -> None: ...
 
-    def close(self) -> None: ...  # noqa: D102
+    def close(self) -> None: ...
 
 
 @contextmanager
