@@ -9,6 +9,8 @@ from collections import Counter
 
 import torch
 
+from glassformer.generate import Request
+
 PAD, BOS, EOS = 0, 1, 2
 BANNED = (PAD, BOS)
 Ids = tuple[int, ...]
@@ -83,6 +85,11 @@ def batch(sources: list[Ids]) -> tuple[torch.Tensor, torch.Tensor]:
     width = max(map(len, sources))
     ids = torch.tensor([s + (PAD,) * (width - len(s)) for s in sources])
     return ids, ids != PAD
+
+
+def request(**options) -> Request:
+    """What any decoding of these toys is asked for."""
+    return Request(**{"bos_id": BOS, "eos_id": EOS, "banned_ids": BANNED, **options})
 
 
 def score(logprobs: list[float], alpha: float) -> float:

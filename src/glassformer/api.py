@@ -6,16 +6,21 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from glassformer.engines.engine import ENGINES, PRECISIONS, Unavailable
+from glassformer.engines.native import open_native
 from glassformer.errors import UserError
+from glassformer.header import Header, read_tokenizer
 from glassformer.sentences import Score, TokenScore
-from glassformer.store import load_model
 from glassformer.text.glossary import Glossary
 from glassformer.translation import Candidate, Translation
 from glassformer.translator import Translator
+
+if TYPE_CHECKING:
+    import torch
+
+    from glassformer.models.seq2seq import Seq2Seq
 
 __all__ = [
     "Candidate",
@@ -32,14 +37,16 @@ __all__ = [
 
 BUNDLED = Path(__file__).parent / "bundled"
 DEFAULT_MODEL = "zh-en"
-PRECISIONS = ("auto", "fp32", "bf16")
+_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def load(
     path_or_name: str | os.PathLike[str] = DEFAULT_MODEL,
     *,
     device: str | torch.device = "auto",
+    engine: str = "auto",
     precision: str = "auto",
+    threads: int | None = None,
 ) -> Translator:
     """Loads a model.
 
@@ -47,15 +54,60 @@ def load(
         path_or_name: a MODEL directory, or the name of a bundled model. A bundled name goes first: write `./zh-en` for
             a directory that is called so.
         device: a PyTorch device; "auto" is the GPU if there is one.
-        precision: what matrix products run in: "fp32", or "bf16" by autocast. The weights stay float32. "auto" is fp32.
+        engine: what computes: "native" (CPU, without PyTorch) or "model" (PyTorch's module). "auto" is the native one
+            where it can run the model on that device.
+        precision: what matrix products run in: "fp32", "bf16" (in "model" by autocast), or "int8", which only "native"
+            has. "auto" is the engine's choice; in "model" it is fp32.
+        threads: CPU threads; None is the engine's choice. PyTorch's are those of the whole process.
 
     Raises:
-        UserError: no such model, or a model, device or precision that cannot be used.
+        UserError: no such model, or a model, device, engine, precision or number of threads that cannot be used.
     """
-    if precision not in PRECISIONS:
-        raise UserError(f"--precision {precision}: must be one of {', '.join(PRECISIONS)}")
-    loaded = load_model(find_model(path_or_name))
-    return Translator(loaded.model, loaded.tokenizer, loaded.translation, device=_device(device), precision=precision)
+    for flag, value, able in (("engine", engine, ENGINES), ("precision", precision, PRECISIONS)):
+        if value not in able:
+            raise UserError(f"--{flag} {value}: must be one of {', '.join(able)}")
+    if threads is not None and threads < 1:
+        raise UserError(f"--threads {threads}: must be 1 or more")
+    path, reason = find_model(path_or_name), "--engine model leaves it out"
+    if engine != "model":
+        try:
+            return _native(path, device, precision, threads)
+        except Unavailable as error:
+            if engine == "native":
+                raise UserError(f"--engine native: {error}") from None
+            reason = str(error)
+    if precision == "int8":
+        raise UserError(f"--precision int8: only the native engine has it, but {reason}; give fp32, bf16 or auto")
+    return _torch(path, device, precision, threads)
+
+
+def _native(path: Path, device: str | torch.device, precision: str, threads: int | None) -> Translator:
+    if str(device) != "cpu" and (device != "auto" or _gpu()):
+        raise Unavailable("it runs on the CPU only; give device cpu")
+    try:
+        header = Header.read(path)
+    except (KeyError, TypeError):  # the model's own reader says what is wrong with it
+        raise Unavailable(f"{path / 'config.json'} is not as this version writes it") from None
+
+    def load_module() -> Seq2Seq:
+        from glassformer.store import load_model
+
+        return load_model(path).model
+
+    engine = open_native(path, header, precision, threads, load_module)
+    return Translator(engine, read_tokenizer(path, header.tokenizer_sha256), header.translation)
+
+
+def _torch(path: Path, device: str | torch.device, precision: str, threads: int | None) -> Translator:
+    import torch
+
+    from glassformer.engines.model import ModelEngine
+    from glassformer.store import load_model
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = load_model(path)
+    return Translator(ModelEngine(loaded.model, _device(device), precision), loaded.tokenizer, loaded.translation)
 
 
 def train(config: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Any:
@@ -93,10 +145,21 @@ def find_model(path_or_name: str | os.PathLike[str]) -> Path:
 
 
 def _device(device: str | torch.device) -> torch.device:
+    import torch
+
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda" if _gpu() else "cpu")
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"device {str(device)!r}: cannot be used here ({str(error).splitlines()[0]})") from None
     return torch.device(device)
+
+
+def _gpu() -> bool:
+    """Whether PyTorch finds a GPU; it is loaded and asked only where there is a driver of one."""
+    if not any(map(os.path.exists, _GPU_DRIVERS)):
+        return False
+    import torch
+
+    return torch.cuda.is_available()

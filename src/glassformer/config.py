@@ -48,9 +48,9 @@ def explain(config: type[Config], error: ValidationError, where: str) -> str:
     first = error.errors(include_url=False)[0]
     path, here = _resolve(config, first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] == "extra_forbidden":
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         near = difflib.get_close_matches(str(first["loc"][-1]), here, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(here)}"
+        hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(here)}" if here else ""
         return f"{where}: unknown key {path!r}{hint}{more}"
     message = first["msg"].removeprefix("Value error, ")
     value = first.get("input")

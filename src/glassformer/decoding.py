@@ -1,30 +1,14 @@
-"""The options by which a translation is chosen, under the names of their flags."""
+"""The options by which a translation is chosen, under the names of their flags. Loads no PyTorch."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from torch import Tensor
-
 from glassformer.errors import UserError
-from glassformer.generate import (
-    Constraints,
-    Decodable,
-    Hypothesis,
-    NoRepeatNgram,
-    Processor,
-    RepetitionPenalty,
-    SamplingConfig,
-    SearchConfig,
-    check_compatible,
-    generate,
-    search,
-)
+from glassformer.generate.config import SamplingConfig, SearchConfig, check_compatible
+from glassformer.generate.processors import NoRepeatNgram, Processor, RepetitionPenalty
 
 BEAM_SIZE = 5
-
-
 LENGTH_PENALTY = 1.5
 """The default α: of 0.6, 1.0, 1.5 and 2.0 the best for the bundled translator on dev, both directions (docs/log.md)."""
 
@@ -79,6 +63,7 @@ class Decoding:
             typical_p=1.0 if self.typical_p is None else self.typical_p,
             seed=self.seed,
             max_new_tokens=self.max_new_tokens,
+            length_penalty=self.length_penalty,
         )
         samples = asked and sampling.temperature > 0
         if samples and self.n_best > 1:
@@ -105,47 +90,12 @@ class Decoding:
         object.__setattr__(self, "sampling", sampling if samples else None)
         object.__setattr__(self, "processors", steering)
 
-    def decode(
-        self,
-        model: Decodable,
-        source_BS: Tensor,
-        source_mask_BS: Tensor | None,
-        *,
-        bos_id: int,
-        eos_id: int,
-        banned_ids: Sequence[int],
-        max_length: int | None,
-        processors: Sequence[Processor],
-        constraints: Sequence[Constraints],
-    ) -> list[list[Hypothesis]]:
-        """The hypotheses of each sentence, best first: the whole beam if several translations are wanted, else one.
+    @property
+    def config(self) -> SearchConfig | SamplingConfig:
+        """What an engine is given: the whole beam's search if several translations are wanted, else the best one's.
 
         Different pieces can spell one text, so only the whole beam leaves n-best lists that are distinct as texts.
         """
-        processors = [*self.processors, *processors]
         if self.sampling is not None:
-            return generate(
-                model,
-                source_BS,
-                source_mask_BS,
-                self.sampling,
-                bos_id=bos_id,
-                eos_id=eos_id,
-                banned_ids=banned_ids,
-                max_length=max_length,
-                processors=processors,
-                constraints=constraints,
-                length_penalty=self.length_penalty,
-            )
-        return search(
-            model,
-            source_BS,
-            source_mask_BS,
-            replace(self.search, n_best=self.search.beam_size if self.n_best > 1 else 1),
-            bos_id=bos_id,
-            eos_id=eos_id,
-            banned_ids=banned_ids,
-            max_length=max_length,
-            processors=processors,
-            constraints=constraints,
-        )
+            return self.sampling
+        return replace(self.search, n_best=self.search.beam_size if self.n_best > 1 else 1)

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-import torch
-
-from glassformer.alignment import align_texts
-from glassformer.data.collate import IGNORE, collate, pad
 from glassformer.decoding import LENGTH_PENALTY, Decoding
+from glassformer.engines.engine import Engine
 from glassformer.errors import UserError
-from glassformer.generate import Constraints, Hypothesis, Processor, normalised_score
-from glassformer.generate.align import Link
-from glassformer.store import unwritable_ids
+from glassformer.generate.config import Request
+from glassformer.generate.constraints import Constraints
+from glassformer.generate.hypothesis import Hypothesis, normalised_score
+from glassformer.generate.processors import Processor
+from glassformer.header import unwritable_ids
 from glassformer.text.script import detect_language
 
 if TYPE_CHECKING:
+    from glassformer.generate.align import Link
+    from glassformer.header import Translation as TranslationInfo
     from glassformer.models.seq2seq import Seq2Seq
-    from glassformer.store import Translation as TranslationInfo
     from glassformer.text.tokenizer import Tokenizer
 
 Direction = tuple[str, str]
@@ -48,30 +47,23 @@ class SentenceModel:
     """An encoder–decoder with its tokenizer.
 
     Attributes:
-        model: the torch module, in eval mode, float32.
+        engine: what computes.
         tokenizer: text to ids and back.
         directions: the (source, target) language codes it was trained for; empty when the model does not say.
     """
 
-    def __init__(
-        self,
-        model: Seq2Seq,
-        tokenizer: Tokenizer,
-        translation: TranslationInfo | None = None,
-        *,
-        device: torch.device | str = "cpu",
-        precision: str = "auto",
-    ) -> None:
-        self.device = torch.device(device)
-        self.precision = precision
-        self.model = model.float().to(self.device).eval()
-        self.tokenizer = tokenizer
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, translation: TranslationInfo | None = None) -> None:
+        self.engine, self.tokenizer = engine, tokenizer
         self.directions = translation.directions if translation else []
         self._translation = translation
-        self._pad, self._bos, self._eos = _special(tokenizer)
-        self._unwritable = unwritable_ids(tokenizer, model.config.target_vocab_size)
-        self.source_limit = _positions(model.config.encoder)
-        self.target_limit = _positions(model.config.decoder)
+        self._bos, self._eos = _special(tokenizer)
+        self._unwritable = unwritable_ids(tokenizer, engine.vocab_size)
+        self.source_limit, self.target_limit = engine.source_limit, engine.target_limit
+
+    @property
+    def model(self) -> Seq2Seq:
+        """The torch module, in eval mode, float32; an engine without PyTorch reads it when it is first asked for."""
+        return self.engine.module
 
     def possible_directions(self, source: str | None = None, to: str | None = None) -> list[Direction]:
         """The model's directions that fit the languages given.
@@ -123,15 +115,18 @@ class SentenceModel:
                 raise UserError(
                     f"pair {number}: its target has more than the model's {self.target_limit} tokens; shorten it"
                 )
-            rows.append((row.ids, target_ids))
+            rows.append((row.ids, [*target_ids, self._eos]))
         scores: list[Score | None] = [None] * len(rows)
-        lengths = [max(len(a), len(b) + 1) for a, b in rows]
+        lengths = [max(len(source), len(target)) for source, target in rows]
         for batch in _batches(lengths, batch_tokens):
-            for index, logprobs in zip(batch, self._teacher_forced([rows[i] for i in batch]), strict=True):
-                tokens = self.tokenizer.tokens([*rows[index][1], self._eos])
+            sources, targets = zip(*(rows[i] for i in batch), strict=True)
+            for index, logprobs in zip(batch, self.engine.logprobs(sources, targets, self._bos), strict=True):
                 scores[index] = Score(
                     score=normalised_score(logprobs, length_penalty),
-                    tokens=[TokenScore(token=t, logprob=p) for t, p in zip(tokens, logprobs, strict=True)],
+                    tokens=[
+                        TokenScore(token=token, logprob=logprob)
+                        for token, logprob in zip(self.tokenizer.tokens(rows[index][1]), logprobs, strict=True)
+                    ],
                 )
         return [score for score in scores if score is not None]
 
@@ -141,6 +136,10 @@ class SentenceModel:
         tag = self._translation.tag(direction[1], self.tokenizer) if self._translation and direction else []
         room = len(pieces) if self.source_limit is None else self.source_limit - len(tag) - 1
         return Row([*tag, *pieces[:room], self._eos], cut=len(pieces) > room)
+
+    def request(self, processors: Sequence[Processor], constraints: Sequence[Constraints]) -> Request:
+        """What the targets of some sentences are made of."""
+        return Request(self._bos, self._eos, self._unwritable, self.target_limit, processors, constraints)
 
     def decode(
         self,
@@ -154,19 +153,8 @@ class SentenceModel:
         found: list[list[Hypothesis]] = [[]] * len(rows)
         room = max(1, batch_tokens // decoding.search.beam_size)
         for batch in _batches([len(row.ids) for row in rows], room):
-            source_BS, source_mask_BS = pad([rows[i].ids for i in batch], self._pad)
-            with self._autocast():
-                hypotheses = decoding.decode(
-                    self.model,
-                    source_BS.to(self.device),
-                    None if source_mask_BS is None else source_mask_BS.to(self.device),
-                    bos_id=self._bos,
-                    eos_id=self._eos,
-                    banned_ids=self._unwritable,
-                    max_length=self.target_limit,
-                    processors=processors,
-                    constraints=[constraints[i] for i in batch],
-                )
+            request = self.request([*decoding.processors, *processors], [constraints[i] for i in batch])
+            hypotheses = self.engine.decode([rows[i].ids for i in batch], decoding.config, request)
             for i, of_one in zip(batch, hypotheses, strict=True):
                 found[i] = of_one
         return found
@@ -181,6 +169,8 @@ class SentenceModel:
         heads: Sequence[int] | None = None,
     ) -> list[list[Link]]:
         """Which words of a text and each of its translations say the same: `align_texts` in the text's direction."""
+        from glassformer.alignment import align_texts
+
         tags: list[int] = []
         back = None
         if self._translation and direction:
@@ -190,23 +180,6 @@ class SentenceModel:
         pairs = [(source, target) for target in targets]
         aligned = align_texts(self.model, self.tokenizer, pairs, [tags] * len(pairs), back, layers=layers, heads=heads)
         return [alignment.links for alignment in aligned]
-
-    @torch.no_grad()
-    def _teacher_forced(self, rows: Sequence[tuple[list[int], list[int]]]) -> Iterator[list[float]]:
-        """Log-probabilities of each row's target tokens and `</s>`."""
-        sources, targets = zip(*rows, strict=True)
-        batch = collate(sources, targets, pad_id=self._pad, bos_id=self._bos, eos_id=self._eos)
-        mask_BS = None if batch.source_mask_BS is None else batch.source_mask_BS.to(self.device)
-        with self._autocast():
-            logits_BTV = self.model(batch.source_BS.to(self.device), batch.target_BT.to(self.device), mask_BS)
-        labels_BT = batch.labels_BT.to(self.device)
-        real_BT = labels_BT != IGNORE
-        chosen_BT1 = logits_BTV.float().log_softmax(-1).gather(2, labels_BT.where(real_BT, 0).unsqueeze(2))
-        for row_T, real_T in zip(chosen_BT1.squeeze(2), real_BT, strict=True):
-            yield row_T[real_T].tolist()
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16")
 
 
 def direction_of(text: str, directions: Sequence[Direction]) -> Direction | None:
@@ -241,15 +214,10 @@ def checked(text: Any, number: int) -> str:
     return text
 
 
-def _special(tokenizer: Tokenizer) -> tuple[int, int, int]:
-    """The ids of padding, `<s>` and `</s>`."""
-    pad_id, bos_id, eos_id = tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id
-    if pad_id is None or bos_id is None or eos_id is None:
+def _special(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The ids of `<s>` and `</s>`."""
+    if tokenizer.pad_id is None or tokenizer.bos_id is None or tokenizer.eos_id is None:
         raise UserError(
             "the tokenizer lacks <pad>, <s> or </s>, which translation needs; add them to its tokenizer.json"
         )
-    return pad_id, bos_id, eos_id
-
-
-def _positions(stack: Any) -> int | None:
-    return None if stack.position is None else int(stack.position.max_len)
+    return tokenizer.bos_id, tokenizer.eos_id

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -19,47 +18,12 @@ from torch import Tensor
 
 from glassformer.config import Config, ModelConfig
 from glassformer.errors import UserError
+from glassformer.header import CONFIG, FORMAT_VERSION, WEIGHTS, Translation, read_config, read_tokenizer
 from glassformer.models.build import build_model
 from glassformer.models.seq2seq import Seq2Seq
 from glassformer.text.tokenizer import Tokenizer
 
-FORMAT_VERSION = 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
 FILES = {CONFIG, WEIGHTS, "tokenizer.json", "tokenizer.model"}
-
-
-class Translation(Config):
-    """What a translation model was trained for.
-
-    Attributes:
-        source: Code of the source language, such as ``zh``.
-        target: Code of the target language, such as ``en``.
-        both_directions: Whether the model translates back as well; its sources then begin with a target-language token.
-    """
-
-    source: str
-    target: str
-    both_directions: bool = False
-
-    @property
-    def directions(self) -> list[tuple[str, str]]:
-        """Every (from, to) that the model was trained for."""
-        forward = (self.source, self.target)
-        return [forward, forward[::-1]] if self.both_directions else [forward]
-
-    def tag(self, goal: str, tokenizer: Tokenizer) -> list[int]:
-        """The ids that a source begins with: the goal's language token where the model has several goals, else none."""
-        return [tokenizer.language_ids[goal]] if self.both_directions else []
-
-
-def unwritable_ids(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
-    """The ids that a translation never holds: padding, ``<s>``, ``<unk>``, language tokens, and rows without a piece.
-
-    Args:
-        vocab_size: The model's number of logits, which may exceed the tokenizer's pieces.
-    """
-    special = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id, *tokenizer.language_ids.values()]
-    return [index for index in special if index is not None] + list(range(tokenizer.vocab_size, vocab_size))
 
 
 @dataclass(frozen=True)
@@ -229,7 +193,7 @@ def load_model(directory: str | os.PathLike[str]) -> Loaded:
     """
     path = Path(directory)
     header = read_header(path)
-    tokenizer = read_tokenizer(path, header)
+    tokenizer = read_tokenizer(path, header.tokenizer_sha256)
     model = build_model(header.model, initialise=False)
     expected = model.state_dict()
     weights = read_weights(path, expected)
@@ -241,32 +205,7 @@ def load_model(directory: str | os.PathLike[str]) -> Loaded:
 
 def read_header(path: Path) -> FileHeader:
     """Reads and checks ``config.json`` alone."""
-    file = path / CONFIG
-    if not file.is_file():
-        raise UserError(f"{path}: not a model directory: it has no {CONFIG}")
-    try:
-        data: Any = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{file}: not valid JSON ({error})") from None
-    version = data.get("format_version") if isinstance(data, dict) else None
-    if version != FORMAT_VERSION:
-        what = f"format version {version}" if version is not None else "no format_version"
-        raise UserError(
-            f"{file}: {what}, but this glassformer reads version {FORMAT_VERSION}; "
-            "use the glassformer that wrote it, or train again"
-        )
-    return FileHeader.from_dict(data, str(file))
-
-
-def read_tokenizer(path: Path, header: FileHeader) -> Tokenizer:
-    """Reads the tokenizer of a directory, and checks that it is the one its header names."""
-    tokenizer = Tokenizer.load(path)
-    if tokenizer.hash != header.tokenizer_sha256:
-        raise UserError(
-            f"{path}: its tokenizer is not the one this model was trained with "
-            f"(sha256 {tokenizer.hash[:12]}…, expected {header.tokenizer_sha256[:12]}…); restore the original file"
-        )
-    return tokenizer
+    return FileHeader.from_dict(read_config(path), str(path / CONFIG))
 
 
 def read_weights(path: Path, expected: Mapping[str, Tensor]) -> dict[str, Tensor]:

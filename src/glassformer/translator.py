@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from glassformer.decoding import Decoding
 from glassformer.errors import UserError
-from glassformer.generate import BannedWords, Constraints, Hypothesis, NoRepeatNgram, Processor
 from glassformer.generate.align import Link, to_pharaoh
-from glassformer.generate.opening import limits
+from glassformer.generate.constraints import Constraints, limits
+from glassformer.generate.hypothesis import Hypothesis
+from glassformer.generate.processors import BannedWords, NoRepeatNgram, Processor
 from glassformer.sentences import Direction, Row, SentenceModel, checked, direction_of
 from glassformer.text.glossary import Glossary
 from glassformer.text.masks import MASK
@@ -34,6 +35,7 @@ class Translator(SentenceModel):
 
     Attributes:
         model: the torch module, in eval mode, float32.
+        engine: what computes.
         tokenizer: text to ids and back.
         directions: the (source, target) language codes it was trained for; empty when the model does not say.
     """

@@ -19,7 +19,7 @@ from glassformer.generate import (
     search,
 )
 from glassformer.generate.constraints import Phrases, allocate
-from tests.toys import BANNED, BOS, EOS, TableModel, batch, score, teacher_forced
+from tests.toys import BANNED, EOS, TableModel, batch, request, score, teacher_forced
 
 words = st.integers(3, 5)
 phrase = st.lists(words, min_size=1, max_size=3).map(tuple)
@@ -30,12 +30,7 @@ def run(model, sources, constraints, processors=(), max_length=None, **config):
         model,
         *batch(sources),
         SearchConfig(**config),
-        bos_id=BOS,
-        eos_id=EOS,
-        banned_ids=BANNED,
-        max_length=max_length,
-        processors=processors,
-        constraints=constraints,
+        request(max_length=max_length, processors=processors, constraints=constraints),
     )
 
 
@@ -201,12 +196,8 @@ def test_a_prefix_counts_in_length_and_score_for_sampling_too(seed, prefix, temp
     ((found,),) = generate(
         model,
         *batch([source]),
-        SamplingConfig(temperature=temperature, seed=seed, max_new_tokens=3),
-        bos_id=BOS,
-        eos_id=EOS,
-        banned_ids=BANNED,
-        constraints=[Constraints(prefix)],
-        length_penalty=0.5,
+        SamplingConfig(temperature=temperature, seed=seed, max_new_tokens=3, length_penalty=0.5),
+        request(constraints=[Constraints(prefix)]),
     )
     teacher = teacher_forced(model, source, found.ids, found.finished)
     assert found.ids[: len(prefix)] == prefix and len(prefix) < len(teacher) <= len(prefix) + 3
@@ -224,11 +215,7 @@ def test_forced_text_wins_over_banned_ids_and_words():
         TableModel(0, vocab=8),
         *batch([(3,)]),
         SearchConfig(3),
-        bos_id=BOS,
-        eos_id=EOS,
-        banned_ids=(*BANNED, 4, 5),
-        processors=processors,
-        constraints=[constraint],
+        request(banned_ids=(*BANNED, 4, 5), processors=processors, constraints=[constraint]),
     )
     assert holds(found.ids, constraint) and found.ids.count(5) == 1 and found.ids.count(6) == 1
 
@@ -255,7 +242,5 @@ def test_what_cannot_be_held_is_refused_with_the_limit_and_the_sentence():
             torch.tensor([[3]]),
             None,
             SamplingConfig(),
-            bos_id=BOS,
-            eos_id=EOS,
-            constraints=[Constraints(phrases=((3,),))],
+            request(constraints=[Constraints(phrases=((3,),))]),
         )

@@ -17,7 +17,7 @@ from glassformer.generate import (
 )
 from glassformer.nn import state as states
 from tests.randomised import random_model
-from tests.toys import BANNED, BOS, EOS, batch
+from tests.toys import batch, request
 
 VOCAB = 24
 PROCESSORS = (RepetitionPenalty(1.3), NoRepeatNgram(3), BannedWords(((5, 6), (7,))))
@@ -60,20 +60,16 @@ def lines(count: int) -> list[tuple[tuple[int, ...], Constraints]]:
 
 def ways():
     def searched(model, rows, **config):
-        found = search(
-            model, *batch([s for s, _ in rows]), SearchConfig(**config), processors=PROCESSORS, **common(rows, True)
-        )
+        found = search(model, *batch([s for s, _ in rows]), SearchConfig(**config), common(rows, True))
         return [[(h.ids, h.score) for h in hypotheses] for hypotheses in found]
 
     def sampled(model, rows, **config):
-        found = generate(
-            model, *batch([s for s, _ in rows]), SamplingConfig(**config), processors=PROCESSORS, **common(rows, False)
-        )
+        found = generate(model, *batch([s for s, _ in rows]), SamplingConfig(**config), common(rows, False))
         return [[(h.ids, h.score) for h in hypotheses] for hypotheses in found]
 
     def common(rows, phrases):
         constraints = [c if phrases else Constraints(c.prefix) for _, c in rows]
-        return dict(bos_id=BOS, eos_id=EOS, banned_ids=BANNED, max_length=14, constraints=constraints)
+        return request(max_length=14, processors=PROCESSORS, constraints=constraints)
 
     return {
         "greedy": lambda model, rows: sampled(model, rows, temperature=0.0),

@@ -13,7 +13,7 @@ from glassformer.errors import UserError
 from glassformer.generate import NoRepeatNgram, RepetitionPenalty, SamplingConfig, SearchConfig, check_compatible
 from glassformer.generate import generate as generate_
 from glassformer.generate.sampling import Purpose, Randomness, draw
-from tests.toys import BANNED, BOS, EOS, ScriptModel, TableModel, agrees, batch, score, teacher_forced
+from tests.toys import BANNED, BOS, EOS, ScriptModel, TableModel, agrees, batch, request, score, teacher_forced
 
 ragged = st.lists(st.lists(st.integers(3, 8), min_size=1, max_size=5).map(tuple), min_size=1, max_size=6)
 
@@ -22,12 +22,8 @@ def run(model, sources, processors=(), alpha=1.0, **config):
     return generate_(
         model,
         *batch(sources),
-        SamplingConfig(**config),
-        bos_id=BOS,
-        eos_id=EOS,
-        banned_ids=BANNED,
-        processors=processors,
-        length_penalty=alpha,
+        SamplingConfig(length_penalty=alpha, **config),
+        request(processors=processors),
     )
 
 

@@ -18,12 +18,12 @@ from glassformer.generate import (
     SearchConfig,
     search,
 )
-from tests.toys import BANNED, BOS, EOS, PAD, ScriptModel, TableModel, batch, score, teacher_forced
+from tests.toys import BANNED, BOS, EOS, PAD, ScriptModel, TableModel, batch, request, score, teacher_forced
 
 
 def run(model: TableModel, sources: list[tuple[int, ...]], processors=(), **config) -> list[list[Hypothesis]]:
     settings_ = SearchConfig(**config)
-    return search(model, *batch(sources), settings_, bos_id=BOS, eos_id=EOS, banned_ids=BANNED, processors=processors)
+    return search(model, *batch(sources), settings_, request(processors=processors))
 
 
 def exhaustive(model: TableModel, source: tuple[int, ...], limit: int, alpha: float) -> list[tuple]:
@@ -244,13 +244,13 @@ def test_the_length_limit_cuts_and_says_so():
         assert cut.ids == (4,) * 5 and not cut.finished and len(cut.token_logprobs) == 5
         ((default,),) = run(endless, [(3, 3)], beam_size=beam)
         assert len(default.ids) == 2 * 2 + 10
-        result = search(endless, *batch([(3, 3)]), SearchConfig(beam), bos_id=BOS, eos_id=EOS, max_length=7)
+        result = search(endless, *batch([(3, 3)]), SearchConfig(beam), request(banned_ids=(), max_length=7))
         assert len(result[0][0].ids) == 7
 
 
 def test_padded_vocabulary_rows_are_never_chosen_even_when_they_are_likeliest():
     model = ScriptModel({(): {5: 0.7, 4: 0.3}})
-    result = search(model, *batch([(3,)]), SearchConfig(2), bos_id=BOS, eos_id=EOS, banned_ids=(PAD, BOS, 5))
+    result = search(model, *batch([(3,)]), SearchConfig(2), request(banned_ids=(PAD, BOS, 5)))
     assert result[0][0].ids == (4,)
     assert result[0][0].token_logprobs[0] == pytest.approx(math.log(0.3))
 
@@ -285,4 +285,4 @@ def test_impossible_settings_name_their_flags(values, flags):
 
 
 def test_an_empty_batch_gives_an_empty_list():
-    assert search(TableModel(0, 6), torch.empty(0, 3).long(), None, SearchConfig(), bos_id=BOS, eos_id=EOS) == []
+    assert search(TableModel(0, 6), torch.empty(0, 3).long(), None, SearchConfig(), request()) == []

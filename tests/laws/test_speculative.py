@@ -20,7 +20,7 @@ from glassformer.generate import (
     stream_speculative,
 )
 from tests.randomised import random_model
-from tests.toys import BANNED, BOS, EOS, TableModel, agrees, batch
+from tests.toys import BANNED, BOS, EOS, TableModel, agrees, batch, request
 
 ragged = st.lists(st.lists(st.integers(3, 8), min_size=1, max_size=5).map(tuple), min_size=1, max_size=4)
 
@@ -45,10 +45,6 @@ def drafts(seed, vocab):
     return [DraftModel(Near(seed, vocab)), DraftModel(TableModel(seed + 50, vocab)), PromptLookup(), PromptLookup(1)]
 
 
-def fixed(**options):
-    return dict(bos_id=BOS, eos_id=EOS, banned_ids=BANNED, **options)
-
-
 @settings(max_examples=25)
 @given(
     sources=ragged,
@@ -61,12 +57,12 @@ def fixed(**options):
 )
 def test_greedy_speculation_is_greedy_decoding_token_for_token(sources, seed, lookahead, which, kind, prefix, new):
     model, config = kind(seed, 9), SamplingConfig(temperature=0.0, max_new_tokens=new)
-    options = fixed(
+    asked = request(
         processors=(NoRepeatNgram(3),), constraints=[Constraints(prefix[: i + 1]) for i in range(len(sources))]
     )
-    plain = generate(model, *batch(sources), config, **options)
+    plain = generate(model, *batch(sources), config, asked)
     events = stream_speculative(
-        model, *batch(sources), config, draft=drafts(seed, 9)[which], lookahead=lookahead, **options
+        model, *batch(sources), config, asked, draft=drafts(seed, 9)[which], lookahead=lookahead
     )
     found = collect(events)
     assert [[h.ids for h in f] for f in found] == [[h.ids for h in f] for f in plain]
@@ -77,8 +73,8 @@ def test_greedy_speculation_is_greedy_decoding_token_for_token(sources, seed, lo
 
 def test_a_sentences_events_are_those_of_the_stream():
     model, config = TableModel(3, 9), SamplingConfig(temperature=0.0)
-    plain = list(stream(model, *batch([(3, 4)]), config, **fixed()))
-    fast = list(stream_speculative(model, *batch([(3, 4)]), config, draft=PromptLookup(), **fixed()))
+    plain = list(stream(model, *batch([(3, 4)]), config, request()))
+    fast = list(stream_speculative(model, *batch([(3, 4)]), config, request(), draft=PromptLookup()))
     assert [(type(e), getattr(e, "id", None), getattr(e, "reason", None)) for e in fast] == [
         (type(e), getattr(e, "id", None), getattr(e, "reason", None)) for e in plain
     ]
@@ -103,7 +99,7 @@ def test_sampled_speculation_follows_the_models_own_distribution(which, top_k):
     spread((), 1.0)
     draft = [DraftModel(Near(5, vocab)), DraftModel(TableModel(77, vocab)), PromptLookup(2)][which]
     config = SamplingConfig(temperature=1.2, top_k=top_k, samples=500, seed=11, max_new_tokens=length)
-    (found,) = collect(stream_speculative(model, *batch([(3, 4, 3)]), config, draft=draft, lookahead=2, **fixed()))
+    (found,) = collect(stream_speculative(model, *batch([(3, 4, 3)]), config, request(), draft=draft, lookahead=2))
     assert agrees(Counter((*h.ids, *[EOS] * h.finished) for h in found), expected, len(found))
 
 
@@ -113,7 +109,7 @@ def test_sampled_speculation_knows_no_batch_mates(sources, seed, which):
     model, config = TableModel(seed, 9), SamplingConfig(seed=seed, samples=2)
 
     def run(some):
-        events = stream_speculative(model, *batch(some), config, draft=drafts(seed, 9)[which], **fixed())
+        events = stream_speculative(model, *batch(some), config, request(), draft=drafts(seed, 9)[which])
         return [[h.ids for h in found] for found in collect(events)]
 
     together = run(sources)
@@ -125,7 +121,7 @@ def test_a_good_draft_saves_passes_and_a_hopeless_one_costs_no_more_of_them():
 
     def passes(model, draft):
         model.batch_sizes.clear()
-        collect(stream_speculative(model, *batch(sources), config, draft=draft, lookahead=4, **fixed()))
+        collect(stream_speculative(model, *batch(sources), config, request(), draft=draft, lookahead=4))
         return len(model.batch_sizes)
 
     model = TableModel(1, 9)
@@ -145,10 +141,10 @@ def test_on_a_real_transformer_greedy_speculation_is_greedy_decoding():
     source = torch.randint(3, 30, (3, 6), generator=torch.Generator().manual_seed(0))
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0]]).bool()
     config = SamplingConfig(temperature=0.0, max_new_tokens=25)
-    plain = [[h.ids for h in f] for f in generate(model, source, mask, config, **fixed())]
+    plain = [[h.ids for h in f] for f in generate(model, source, mask, config, request())]
     assert max(len(ids) for (ids,) in plain) > 5
     for proposer in (DraftModel(draft), DraftModel(model), PromptLookup()):
-        events = stream_speculative(model, source, mask, config, draft=proposer, **fixed())
+        events = stream_speculative(model, source, mask, config, request(), draft=proposer)
         assert [[h.ids for h in f] for f in collect(events)] == plain
 
 
@@ -162,8 +158,8 @@ def test_impossible_settings_name_their_flags():
                     TableModel(0, 6),
                     *batch([(3,)]),
                     SamplingConfig(),
+                    request(),
                     draft=PromptLookup(),
                     lookahead=lookahead,
-                    **fixed(),
                 )
             )

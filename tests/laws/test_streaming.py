@@ -13,20 +13,20 @@ from glassformer.generate.constraints import Constraints
 from glassformer.text import Tokenizer
 from glassformer.text.foreign import wordpiece
 from glassformer.text.stream import StreamDecoder
-from tests.toys import BANNED, BOS, EOS, ScriptModel, TableModel, batch
+from tests.toys import EOS, ScriptModel, TableModel, batch, request
 
 ragged = st.lists(st.lists(st.integers(3, 8), min_size=1, max_size=5).map(tuple), min_size=1, max_size=6)
 
 
 def run(model, sources, config, **options):
-    return stream(model, *batch(sources), config, bos_id=BOS, eos_id=EOS, banned_ids=BANNED, **options)
+    return stream(model, *batch(sources), config, request(**options))
 
 
 @settings(max_examples=20)
 @given(sources=ragged, seed=st.integers(0, 99))
 def test_greedy_streaming_is_a_beam_of_one(sources, seed):
     model = TableModel(seed, vocab=9)
-    searched = search(model, *batch(sources), SearchConfig(), bos_id=BOS, eos_id=EOS, banned_ids=BANNED)
+    searched = search(model, *batch(sources), SearchConfig(), request())
     assert collect(run(model, sources, SamplingConfig(temperature=0.0))) == searched
 
 
@@ -40,10 +40,7 @@ def test_events_come_position_by_position_and_tell_each_target_once(sources, see
         model,
         *batch(sources),
         config,
-        bos_id=BOS,
-        eos_id=EOS,
-        banned_ids=BANNED,
-        constraints=constraints,
+        request(constraints=constraints),
     )
     for s, found in enumerate(whole):
         for k, h in enumerate(found):

@@ -6,8 +6,10 @@ import math
 import pytest
 import torch
 
-from glassformer import api, decoding
+from glassformer import api
 from glassformer.api import Translator, find_model, load
+from glassformer.engines import model as engine
+from glassformer.engines.model import ModelEngine
 from glassformer.errors import UserError
 from glassformer.families import configure
 from glassformer.models.build import build_model
@@ -29,7 +31,7 @@ def tiny(tokenizer: Tokenizer, translation: Translation | None, max_len: int = 6
     model = build_model(configure("transformer-tiny", vocab_size=tokenizer.vocab_size + spare_rows, max_len=max_len))
     with torch.no_grad():
         model.embed.weight.mul_(4)  # far from uniform, so that one hypothesis differs from another
-    return Translator(model, tokenizer, translation)
+    return Translator(ModelEngine(model), tokenizer, translation)
 
 
 @pytest.fixture(scope="module")
@@ -65,13 +67,13 @@ def test_details_hold_what_the_plain_answer_holds_and_a_distinct_sorted_n_best(t
 
 def test_a_translations_score_is_that_of_teacher_forcing(translator, monkeypatch):
     found = {}
-    real_search = decoding.search
+    real_search = engine.search
 
     def spy(model, source_BS, *args, **kwargs):
         found["source"], (found["best"],) = source_BS, (answer := real_search(model, source_BS, *args, **kwargs))[0]
         return answer
 
-    monkeypatch.setattr(decoding, "search", spy)
+    monkeypatch.setattr(engine, "search", spy)
     record = translator.translate("我爱打篮球。", to="en", beam_size=3, length_penalty=0.7, details=True)
     ids = found["best"].ids
     logits = translator.model(found["source"], torch.tensor([[translator.tokenizer.bos_id, *ids]]))
@@ -104,13 +106,13 @@ def test_a_shorter_n_best_is_the_start_of_a_longer_one(translator):
 
 def test_what_is_no_text_is_never_produced(translator, monkeypatch):
     banned = set()
-    real_search = decoding.search
+    real_search = engine.search
 
-    def spy(*args, **options):
-        banned.update(options["banned_ids"])
-        return real_search(*args, **options)
+    def spy(*args):
+        banned.update(args[-1].banned_ids)
+        return real_search(*args)
 
-    monkeypatch.setattr(decoding, "search", spy)
+    monkeypatch.setattr(engine, "search", spy)
     translator.translate("我", beam_size=1)
     t = translator.tokenizer
     rows_without_a_piece = set(range(t.vocab_size, translator.model.config.target_vocab_size))
@@ -120,13 +122,13 @@ def test_what_is_no_text_is_never_produced(translator, monkeypatch):
 
 def source_tags(translator: Translator, monkeypatch, *args, **kwargs) -> list[str]:
     tags = []
-    real_search = decoding.search
+    real_search = engine.search
 
     def spy(model, source_BS, *rest, **options):
         tags.extend(translator.tokenizer.tokens(source_BS[:, 0].tolist()))
         return real_search(model, source_BS, *rest, **options)
 
-    monkeypatch.setattr(decoding, "search", spy)
+    monkeypatch.setattr(engine, "search", spy)
     translator.translate(*args, **kwargs, beam_size=1, max_new_tokens=2)
     return tags
 
@@ -181,7 +183,7 @@ def test_a_translation_cut_by_its_own_limit_is_flagged(translator):
 
 
 def test_bf16_runs_the_matrix_products_in_bf16(tokenizer, translator):
-    fast = Translator(translator.model, tokenizer, None, precision="bf16")
+    fast = Translator(ModelEngine(translator.model, precision="bf16"), tokenizer, None)
     seen = set()
     layer = next(m for m in fast.model.modules() if isinstance(m, torch.nn.Linear))
     handle = layer.register_forward_hook(lambda module, inputs, output: seen.add(output.dtype))

@@ -11,13 +11,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from glassformer.errors import UserError
+from glassformer.header import unwritable_ids
 from glassformer.store import (
     Translation,
     atomic_directory,
     load_model,
     recover_directories,
     save_model,
-    unwritable_ids,
 )
 from glassformer.text.tokenizer import Tokenizer
 from tests.randomised import random_model

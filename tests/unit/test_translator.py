@@ -7,10 +7,11 @@ import re
 import pytest
 import torch
 
-from glassformer import decoding
 from glassformer.alignment import align_texts
 from glassformer.api import Glossary, Translator
 from glassformer.decoding import Decoding
+from glassformer.engines import model as engine
+from glassformer.engines.model import ModelEngine
 from glassformer.errors import UserError
 from glassformer.families import configure
 from glassformer.generate import Hypothesis, NoRepeatNgram
@@ -40,7 +41,7 @@ def translator() -> Translator:
     model = build_model(configure("transformer-tiny", vocab_size=tokenizer.vocab_size, max_len=64))
     with torch.no_grad():
         model.embed.weight.mul_(4)  # far from uniform, so that one hypothesis differs from another
-    translator = Translator(model, tokenizer, Translation(source="zh", target="en", both_directions=True))
+    translator = Translator(ModelEngine(model), tokenizer, Translation(source="zh", target="en", both_directions=True))
     # Bytes would be most of what it writes, and text of none of them.
     translator._unwritable += [i for i in range(tokenizer.vocab_size) if tokenizer.id_to_token(i).startswith("<0x")]
     return translator
@@ -50,14 +51,14 @@ def translator() -> Translator:
 def seen(translator, monkeypatch):
     """Every source that search reads, as (its first token, its text), and what search found."""
     read: list[tuple[str, str]] = []
-    real_search = decoding.search
+    real_search = engine.search
 
     def spy(model, source_BS, source_mask_BS, *args, **options):
         t = translator.tokenizer
         read.extend((t.tokens(row[:1])[0], t.decode(row)) for row in source_BS.tolist())
         return real_search(model, source_BS, source_mask_BS, *args, **options)
 
-    monkeypatch.setattr(decoding, "search", spy)
+    monkeypatch.setattr(engine, "search", spy)
     return read
 
 
@@ -111,14 +112,14 @@ def test_the_best_of_a_line_in_sentences_combine_the_best_of_each(translator):
 
 def test_score_equals_what_beam_search_reported(translator, monkeypatch):
     found: list[Hypothesis] = []
-    real_search = decoding.search
+    real_search = engine.search
 
     def spy(*args, **options):
         answer = real_search(*args, **options)
         found.extend(itertools.chain.from_iterable(answer))
         return answer
 
-    monkeypatch.setattr(decoding, "search", spy)
+    monkeypatch.setattr(engine, "search", spy)
     t, compared = translator.tokenizer, 0
     for text in ("我爱打篮球。", "The cat sat", "我 love cat。"):
         found.clear()
@@ -216,12 +217,12 @@ def test_banned_words_are_not_written(translator):
 def test_a_translation_that_goes_round_in_circles_is_tried_again(translator, monkeypatch):
     t, asked = translator.tokenizer, []
 
-    def fake(model, source_BS, source_mask_BS, config, *, processors, **options):
-        asked.append(list(processors))
-        ids = tuple(t.encode("The cat" if NoRepeatNgram(3) in processors else "cat " * 5))
+    def fake(model, source_BS, source_mask_BS, config, request):
+        asked.append(request)
+        ids = tuple(t.encode("The cat" if NoRepeatNgram(3) in request.processors else "cat " * 5))
         return [[Hypothesis(ids, -1.0, (-1.0,), True)] for _ in source_BS]
 
-    monkeypatch.setattr(decoding, "search", fake)
+    monkeypatch.setattr(engine, "search", fake)
     record = translator.translate("我爱", details=True)
     assert (record["translation"], record["repetition"], len(asked)) == ("The cat", False, 2)
     assert translator.translate("我爱", no_repeat_ngram=2, details=True)["repetition"] and len(asked) == 3
@@ -297,10 +298,3 @@ def test_alignments_are_pairs_of_words_from_the_layers_and_heads_asked_for(trans
     assert record["alignment"] == to_pharaoh(expected.links)
     with pytest.raises(UserError, match="--alignment-layers 99"):
         translator.translate("我爱", alignments=True, alignment_layers=[99], **options)
-
-
-def test_the_command_line_and_python_share_one_default_length_penalty():
-    from glassformer import decoding
-    from glassformer.cli import options
-
-    assert options.LENGTH_PENALTY == decoding.LENGTH_PENALTY == decoding.Decoding().length_penalty

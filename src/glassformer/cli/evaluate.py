@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from glassformer.cli import options
+from glassformer.decoding import LENGTH_PENALTY, Decoding
 
 app = typer.Typer(add_completion=False)
 
@@ -19,8 +20,9 @@ def evaluate(
     source: options.From = None,
     to: options.To = None,
     beam_size: options.BeamSize = 5,
-    length_penalty: options.LengthPenalty = options.LENGTH_PENALTY,
+    length_penalty: options.LengthPenalty = LENGTH_PENALTY,
     max_new_tokens: options.MaxNewTokens = None,
+    engine: options.Engine = "auto",
     precision: options.Precision = "auto",
     threads: options.Threads = None,
     batch_tokens: options.BatchTokens = 4000,
@@ -28,11 +30,10 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object rather than a table.")] = False,
 ) -> None:
     """Translate a test set and score it: BLEU, chrF++, TER, their signatures, and sentences a second."""
-    from glassformer.generate import SearchConfig
     from glassformer.train.evaluate import corpus_scores
 
-    SearchConfig(beam_size, 1, length_penalty, max_new_tokens)
-    translator = options.open_translator(model, precision, threads)
+    Decoding(beam_size, length_penalty=length_penalty, max_new_tokens=max_new_tokens)  # told before a model is read
+    translator = options.open_translator(model, engine, precision, threads)
     source, to = translator.one_direction(source, to)
     pairs = options.read_limited_pairs(tsv, source, to, limit)
     progress = options.Progress("sentences", len(pairs))

@@ -14,9 +14,6 @@ from glassformer.errors import UserError
 if TYPE_CHECKING:
     from glassformer.api import Translator
 
-LENGTH_PENALTY = 1.5
-"""That of `glassformer.decoding`, which would load PyTorch; a test holds the two equal."""
-
 Model = Annotated[str, typer.Option("--model", "-m", help="A MODEL directory, or the name of a bundled model.")]
 From = Annotated[str | None, typer.Option("--from", help="Source language, such as zh.")]
 To = Annotated[str | None, typer.Option("--to", help="Target language, such as en.")]
@@ -44,8 +41,14 @@ MaxNewTokens = Annotated[
     typer.Option("--max-new-tokens", help="Longest translation in tokens.", show_default="twice the source's plus 10"),
 ]
 BatchTokens = Annotated[int, typer.Option("--batch-tokens", help="Bound on a batch: padded tokens times beam size.")]
-Precision = Annotated[str, typer.Option("--precision", help="Matrix products in fp32 or bf16; auto is fp32.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads.", show_default="PyTorch's choice")]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", help="What computes: native, or model (PyTorch); auto is native where it can run."),
+]
+Precision = Annotated[
+    str, typer.Option("--precision", help="Matrix products in fp32, bf16 or int8; auto is the engine's choice.")
+]
+Threads = Annotated[int | None, typer.Option("--threads", help="CPU threads.", show_default="the engine's choice")]
 Errors = Annotated[str, typer.Option("--errors", help="A byte that is not UTF-8: strict stops, replace reads U+FFFD.")]
 Output = Annotated[Path | None, typer.Option("--output", "-o", help="Where to write.", show_default="standard output")]
 PairsFile = Annotated[
@@ -57,17 +60,11 @@ PairsFile = Annotated[
 Limit = Annotated[int | None, typer.Option("--limit", help="Read only so many pairs from the start.")]
 
 
-def open_translator(model: str, precision: str, threads: int | None) -> "Translator":
-    """Loads a model, after what would make PyTorch ignore the number of threads."""
-    import torch
-
+def open_translator(model: str, engine: str, precision: str, threads: int | None) -> "Translator":
+    """Loads a model; what it loads for it, such as PyTorch, is the engine's business."""
     from glassformer.api import load
 
-    if threads is not None:
-        if threads < 1:
-            raise UserError(f"--threads {threads}: must be 1 or more")
-        torch.set_num_threads(threads)
-    return load(model, precision=precision)
+    return load(model, engine=engine, precision=precision, threads=threads)
 
 
 def read_limited_pairs(path: Path, source: str, target: str, limit: int | None) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ import math
 import typer
 
 from glassformer.cli import options
+from glassformer.decoding import LENGTH_PENALTY
 from glassformer.errors import UserError
 
 app = typer.Typer(add_completion=False)
@@ -18,7 +19,8 @@ def score(
     output: options.Output = None,
     source: options.From = None,
     to: options.To = None,
-    length_penalty: options.LengthPenalty = options.LENGTH_PENALTY,
+    length_penalty: options.LengthPenalty = LENGTH_PENALTY,
+    engine: options.Engine = "auto",
     precision: options.Precision = "auto",
     threads: options.Threads = None,
     batch_tokens: options.BatchTokens = 4000,
@@ -26,7 +28,7 @@ def score(
     """Log-probability of given translations: a JSON line for each pair, with its score and its tokens'."""
     if not math.isfinite(length_penalty):
         raise UserError(f"--length-penalty {length_penalty}: must be a finite number")
-    translator = options.open_translator(model, precision, threads)
+    translator = options.open_translator(model, engine, precision, threads)
     source, to = translator.one_direction(source, to)
     pairs = options.read_limited_pairs(tsv, source, to, None)
     scores = translator.score(pairs, to, source, length_penalty=length_penalty, batch_tokens=batch_tokens)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from glassformer.cli import options
+from glassformer.decoding import LENGTH_PENALTY, Decoding
 from glassformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def translate(
     ] = Format.text,
     beam_size: options.SearchedBeamSize = None,
     n_best: Annotated[int, typer.Option("--n-best", help="Translations of each line; needs jsonl or moses.")] = 1,
-    length_penalty: options.LengthPenalty = options.LENGTH_PENALTY,
+    length_penalty: options.LengthPenalty = LENGTH_PENALTY,
     max_new_tokens: options.MaxNewTokens = None,
     beam_groups: Annotated[
         int, typer.Option("--beam-groups", help="Groups of a diverse beam; divides --beam-size.")
@@ -137,12 +138,12 @@ def translate(
         typer.Option("--alignment-heads", help="Heads of these layers, such as 0,3.", rich_help_panel=_TEXT),
     ] = None,
     errors: options.Errors = "strict",
+    engine: options.Engine = "auto",
     precision: options.Precision = "auto",
     threads: options.Threads = None,
     batch_tokens: options.BatchTokens = 4000,
 ) -> None:
     """Translate text, a file, or standard input: a line out for each line in, in order."""
-    from glassformer.decoding import Decoding
     from glassformer.text.glossary import Glossary
 
     decoding: dict[str, Any] = {
@@ -182,7 +183,7 @@ def translate(
         text_options["split_above"] = None if no_split else split_above
     terms = None if glossary is None else Glossary.read(glossary)
     words = _words(banned)
-    translator = options.open_translator(model, precision, threads)
+    translator = options.open_translator(model, engine, precision, threads)
     records = translator.translate_lines(
         lines,
         to,

@@ -15,9 +15,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from glassformer.errors import UserError
+
+if TYPE_CHECKING:
+    from glassformer.generate.config import Request
 
 # An exact cost tries the phrases in every order; above this many they are counted one after another.
 _EXACT = 7
@@ -97,6 +100,72 @@ class Phrases:
         if len(missing) > _EXACT:
             return sum(map(len, missing)) - max(_overlap(begun, p) for p in missing)
         return min(len(p) - _overlap(begun, p) + self.cost(Progress(missing - {p}, p)) for p in missing)
+
+
+def check_constraints(request: Request, sentences: int) -> list[Constraints]:
+    """One `Constraints` for each sentence.
+
+    Raises:
+        ValueError: there are not as many as sentences.
+        UserError: a constraint holds `</s>`.
+    """
+    if request.constraints is None:
+        return [Constraints()] * sentences
+    if len(request.constraints) != sentences:
+        raise ValueError(f"{len(request.constraints)} constraints for {sentences} sentences")
+    for number, constraint in enumerate(request.constraints, 1):
+        for ids in (constraint.prefix, *constraint.phrases):
+            if request.eos_id in ids:
+                raise UserError(f"sentence {number}: its forced text holds </s>, after which nothing can follow")
+    return list(request.constraints)
+
+
+def refuse_phrases(constraints: Sequence[Constraints]) -> None:
+    """Refuses forced phrases where there is no beam to bank.
+
+    Raises:
+        UserError: there is one.
+    """
+    if any(constraint.phrases for constraint in constraints):
+        raise UserError("--glossary: forced terms need beam search; set --temperature 0 and --beam-size 4 or more")
+
+
+def limits(
+    source_lengths: Sequence[int],
+    constraints: Sequence[Constraints],
+    max_new_tokens: int | None,
+    max_length: int | None,
+) -> list[int]:
+    """The longest target of each sentence, prefix and `</s>` included.
+
+    Args:
+        max_new_tokens: tokens after the prefix; None means twice the source's length plus ten, or what the missing
+            phrases and `</s>` take if that is more.
+        max_length: the model's own limit of target positions.
+
+    Raises:
+        UserError: a prefix or phrases do not fit.
+    """
+    result = []
+    for number, (source_length, constraint) in enumerate(zip(source_lengths, constraints, strict=True), 1):
+        phrases = Phrases(constraint.phrases)
+        needed = phrases.cost(phrases.start(constraint.prefix))
+        new = max(2 * source_length + 10, needed + 1) if max_new_tokens is None else max_new_tokens
+        limit = len(constraint.prefix) + new
+        flag = f"--max-new-tokens {max_new_tokens}"
+        if max_length is not None and max_length < limit:
+            limit, flag = max_length, f"the model's limit of {max_length} tokens"
+        if len(constraint.prefix) >= limit:
+            raise UserError(
+                f"sentence {number}: its forced prefix of {len(constraint.prefix)} tokens leaves no room under {flag}"
+            )
+        if len(constraint.prefix) + needed > limit:
+            raise UserError(
+                f"sentence {number}: its forced terms take {needed} tokens, but {flag} "
+                f"leaves {limit - len(constraint.prefix)}; drop some, or raise --max-new-tokens"
+            )
+        result.append(limit)
+    return result
 
 
 def allocate(scores: Sequence[float], costs: Sequence[int], slots: int) -> list[int]:

@@ -1,31 +1,11 @@
-"""What every way of decoding does first: lengths, limits, and the forced prefixes."""
+"""What every way of decoding does first: the sources' lengths, and the forced prefixes."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from glassformer.errors import UserError
-from glassformer.generate.constraints import Constraints, Phrases
 from glassformer.generate.protocol import Decodable, StateT
-
-
-def check_constraints(constraints: Sequence[Constraints] | None, sentences: int, eos_id: int) -> list[Constraints]:
-    """One `Constraints` for each sentence.
-
-    Raises:
-        ValueError: there are not as many as sentences.
-        UserError: a constraint holds `</s>`.
-    """
-    if constraints is None:
-        return [Constraints()] * sentences
-    if len(constraints) != sentences:
-        raise ValueError(f"{len(constraints)} constraints for {sentences} sentences")
-    for number, constraint in enumerate(constraints, 1):
-        for ids in (constraint.prefix, *constraint.phrases):
-            if eos_id in ids:
-                raise UserError(f"sentence {number}: its forced text holds </s>, after which nothing can follow")
-    return list(constraints)
 
 
 def lengths(source_BS: Tensor, source_mask_BS: Tensor | None) -> list[int]:
@@ -35,42 +15,11 @@ def lengths(source_BS: Tensor, source_mask_BS: Tensor | None) -> list[int]:
     return [int(n) for n in source_mask_BS.sum(1).tolist()]
 
 
-def limits(
-    source_lengths: Sequence[int],
-    constraints: Sequence[Constraints],
-    max_new_tokens: int | None,
-    max_length: int | None,
-) -> list[int]:
-    """The longest target of each sentence, prefix and `</s>` included.
-
-    Args:
-        max_new_tokens: tokens after the prefix; None means twice the source's length plus ten, or what the missing
-            phrases and `</s>` take if that is more.
-        max_length: the model's own limit of target positions.
-
-    Raises:
-        UserError: a prefix or phrases do not fit.
-    """
-    result = []
-    for number, (source_length, constraint) in enumerate(zip(source_lengths, constraints, strict=True), 1):
-        phrases = Phrases(constraint.phrases)
-        needed = phrases.cost(phrases.start(constraint.prefix))
-        new = max(2 * source_length + 10, needed + 1) if max_new_tokens is None else max_new_tokens
-        limit = len(constraint.prefix) + new
-        flag = f"--max-new-tokens {max_new_tokens}"
-        if max_length is not None and max_length < limit:
-            limit, flag = max_length, f"the model's limit of {max_length} tokens"
-        if len(constraint.prefix) >= limit:
-            raise UserError(
-                f"sentence {number}: its forced prefix of {len(constraint.prefix)} tokens leaves no room under {flag}"
-            )
-        if len(constraint.prefix) + needed > limit:
-            raise UserError(
-                f"sentence {number}: its forced terms take {needed} tokens, but {flag} "
-                f"leaves {limit - len(constraint.prefix)}; drop some, or raise --max-new-tokens"
-            )
-        result.append(limit)
-    return result
+def unpadded(source_BS: Tensor, source_mask_BS: Tensor | None) -> list[list[int]]:
+    """The real tokens of each source."""
+    if source_mask_BS is None:
+        return [[int(i) for i in row] for row in source_BS.tolist()]
+    return [row[mask].tolist() for row, mask in zip(source_BS, source_mask_BS, strict=True)]
 
 
 def prefill(

@@ -3,18 +3,23 @@
 A processor takes the target tokens so far, `ids_NT` (a forced prefix included, `<s>` and the source not: a translation
 may well repeat its source), and the logits `logits_NV` of what comes next, and returns new logits; -inf forbids a
 token. A row's result depends on that row alone. Ranges are checked when a processor is made.
+
+Only methods of tensors are used, not PyTorch itself, so that an engine without it can check its options.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from glassformer.errors import UserError
 
-Processor = Callable[[Tensor, Tensor], Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Processor = Callable[["Tensor", "Tensor"], "Tensor"]
 AllowedTokens = Callable[[tuple[int, ...]], Collection[int] | None]
 
 
@@ -106,7 +111,7 @@ class Typical:
             return logits_NV
         logprobs_NV = logits_NV.double().log_softmax(1)
         probs_NV = logprobs_NV.exp()
-        entropy_N1 = torch.special.entr(probs_NV).sum(1, keepdim=True)
+        entropy_N1 = -(probs_NV * logprobs_NV).nan_to_num(nan=0.0).sum(1, keepdim=True)
         distance_NV = (-logprobs_NV - entropy_N1).abs()
         return _keep_mass(logits_NV, probs_NV, distance_NV.sort(dim=1, stable=True).indices, self.p)
 
@@ -126,7 +131,7 @@ class RepetitionPenalty:
 
     def __call__(self, ids_NT: Tensor, logits_NV: Tensor) -> Tensor:
         seen_NT = logits_NV.gather(1, ids_NT)
-        penalised_NT = torch.where(seen_NT > 0, seen_NT / self.penalty, seen_NT * self.penalty)
+        penalised_NT = (seen_NT / self.penalty).where(seen_NT > 0, seen_NT * self.penalty)
         return logits_NV.scatter(1, ids_NT, penalised_NT)
 
 
@@ -189,7 +194,7 @@ class Allowed:
         for row, ids in enumerate(ids_NT.tolist()):
             allowed = self.function(tuple(ids))
             if allowed is not None:
-                index = torch.tensor(sorted(allowed), dtype=torch.long, device=logits_NV.device)
+                index = ids_NT.new_tensor(sorted(allowed))
                 result_NV[row] = -math.inf
                 result_NV[row, index] = logits_NV[row, index]
         return result_NV
@@ -201,7 +206,7 @@ def _keep_mass(logits_NV: Tensor, probs_NV: Tensor, order_NV: Tensor, p: float) 
     before_NV = sorted_NV.cumsum(1) - sorted_NV
     drop_NV = before_NV >= p
     drop_NV[:, 0] = False
-    return logits_NV.masked_fill(torch.zeros_like(drop_NV).scatter(1, order_NV, drop_NV), -math.inf)
+    return logits_NV.masked_fill(drop_NV.new_zeros(drop_NV.shape).scatter(1, order_NV, drop_NV), -math.inf)
 
 
 def _require(holds: bool, flag: str, value: object, limit: str) -> None:

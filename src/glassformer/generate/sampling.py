@@ -6,85 +6,15 @@ other sentences: not on batch mates, their order, or a shrinking batch; nor on w
 """
 
 import hashlib
-import math
 import secrets
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 import torch
 from torch import Tensor
 
-from glassformer.errors import UserError
-from glassformer.generate.processors import MinP, Processor, Temperature, TopK, TopP, Typical, process
-from glassformer.generate.search import SearchConfig
-
-MAX_SAMPLES = 512
-
-
-@dataclass(frozen=True)
-class SamplingConfig:
-    """How to sample.
-
-    Attributes:
-        temperature: 0 is greedy, whatever the filters say; 1 is the model's own distribution.
-        top_k: keep the k likeliest tokens; None keeps all.
-        top_p: keep the nucleus of this probability, in (0, 1]; 1 keeps all.
-        min_p: keep tokens at least so likely, relative to the likeliest, in [0, 1].
-        typical_p: keep the locally typical set of this probability, in (0, 1]; 1 keeps all.
-        samples: targets drawn of each sentence, 1 to 512.
-        seed: any integer gives the same targets each time; None gives other ones.
-        max_new_tokens: as in `SearchConfig`.
-        warpers: what the filters are, in the order in which they apply: temperature, top-k, top-p, min-p, typical.
-
-    Raises:
-        UserError: a value is out of its range.
-    """
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    min_p: float = 0.0
-    typical_p: float = 1.0
-    samples: int = 1
-    seed: int | None = None
-    max_new_tokens: int | None = None
-    warpers: tuple[Processor, ...] = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UserError(f"--temperature {self.temperature}: must be a finite number, 0 or more (0 is greedy)")
-        if not 1 <= self.samples <= MAX_SAMPLES:
-            raise UserError(f"--samples {self.samples}: must be from 1 to {MAX_SAMPLES}")
-        if self.samples > 1 and self.temperature == 0:
-            raise UserError(
-                f"--samples {self.samples} at --temperature 0 would all be the same: raise --temperature, or search "
-                f"with --beam-size {self.samples} --n-best {self.samples}"
-            )
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise UserError(f"--max-new-tokens {self.max_new_tokens}: must be 1 or more")
-        filters = (
-            *(() if self.top_k is None else (TopK(self.top_k),)),
-            TopP(self.top_p),
-            MinP(self.min_p),
-            Typical(self.typical_p),
-        )
-        hot = self.temperature > 0
-        object.__setattr__(self, "warpers", (Temperature(self.temperature), *filters) if hot else ())
-
-
-def check_compatible(search: SearchConfig, sampling: SamplingConfig) -> None:
-    """Refuses to sample and to search with a beam at once.
-
-    Raises:
-        UserError: both are asked for.
-    """
-    if search.beam_size > 1 and sampling.temperature > 0:
-        raise UserError(
-            f"--beam-size {search.beam_size} searches but --temperature {sampling.temperature} samples: "
-            "set --beam-size 1 or --temperature 0"
-        )
+from glassformer.generate.processors import Processor, process
 
 
 class Purpose(IntEnum):

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import UserError
-from glassformer.generate.constraints import Constraints
-from glassformer.generate.engine import End, Event, Token, refuse_phrases, unpadded
-from glassformer.generate.opening import check_constraints, lengths, limits
-from glassformer.generate.processors import Processor, process
+from glassformer.generate.config import Request, SamplingConfig
+from glassformer.generate.constraints import check_constraints, limits, refuse_phrases
+from glassformer.generate.events import End, Event, Token
+from glassformer.generate.opening import lengths, unpadded
+from glassformer.generate.processors import process
 from glassformer.generate.protocol import Decodable, StateT
-from glassformer.generate.sampling import Purpose, Randomness, SamplingConfig, distribution, draw, resolved_seed
+from glassformer.generate.sampling import Purpose, Randomness, distribution, draw, resolved_seed
 
 MAX_LOOKAHEAD = 64
 Judge = Callable[[Sequence[int], Tensor], Tensor]
@@ -89,15 +90,10 @@ def stream_speculative(
     source_BS: Tensor,
     source_mask_BS: Tensor | None,
     config: SamplingConfig,
+    request: Request,
     *,
     draft: Draft,
     lookahead: int = 4,
-    bos_id: int,
-    eos_id: int,
-    banned_ids: Sequence[int] = (),
-    max_length: int | None = None,
-    processors: Sequence[Processor] = (),
-    constraints: Sequence[Constraints] | None = None,
 ) -> Iterator[Event]:
     """`stream`, faster: the same events, sentence after sentence, with tokens of the same distribution.
 
@@ -113,18 +109,18 @@ def stream_speculative(
     """
     if not 1 <= lookahead <= MAX_LOOKAHEAD:
         raise UserError(f"--lookahead {lookahead}: must be from 1 to {MAX_LOOKAHEAD}")
-    constraints = check_constraints(constraints, len(source_BS), eos_id)
+    bos_id, eos_id, constraints = request.bos_id, request.eos_id, check_constraints(request, len(source_BS))
     refuse_phrases(constraints)
-    lengthiest = limits(lengths(source_BS, source_mask_BS), constraints, config.max_new_tokens, max_length)
+    lengthiest = limits(lengths(source_BS, source_mask_BS), constraints, config.max_new_tokens, request.max_length)
     seed, device = resolved_seed(config.seed), source_BS.device
-    banned = torch.tensor(sorted(set(banned_ids)), dtype=torch.long, device=device)
+    banned = torch.tensor(sorted(set(request.banned_ids)), dtype=torch.long, device=device)
 
     def judge(ids: Sequence[int], logits_V: Tensor) -> Tensor:
         ids_1T = torch.tensor([list(ids)], dtype=torch.long, device=device)
         logits_1V = logits_V.float().unsqueeze(0)
         if logits_1V.isnan().any():
             raise FloatingPointError(f"the model gave NaN logits at target position {len(ids) + 1}")
-        steered_1V = process(processors, ids_1T, logits_1V.index_fill(1, banned, -math.inf))
+        steered_1V = process(request.processors, ids_1T, logits_1V.index_fill(1, banned, -math.inf))
         probs_V = distribution(steered_1V, ids_1T, config.warpers)[0]
         return probs_V / probs_V.sum().clamp(min=torch.finfo(probs_V.dtype).tiny)
 

@@ -12,9 +12,9 @@ from glassformer.data.batching import shard
 from glassformer.data.collate import pad
 from glassformer.data.corpus import Pair
 from glassformer.errors import UserError
-from glassformer.generate.search import SearchConfig, search
+from glassformer.generate import Request, SearchConfig, search
+from glassformer.header import Translation, unwritable_ids
 from glassformer.models.seq2seq import Seq2Seq
-from glassformer.store import Translation, unwritable_ids
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.distributed import World
 from glassformer.train.evaluate import corpus_bleu
@@ -113,9 +113,11 @@ class DevSet:
             source_BS.to(device),
             None if source_mask_BS is None else source_mask_BS.to(device),
             SearchConfig(),
-            bos_id=tokenizer.bos_id,
-            eos_id=tokenizer.eos_id,
-            banned_ids=unwritable_ids(tokenizer, model.config.target_vocab_size),
-            max_length=self._max_len,
+            Request(
+                bos_id=tokenizer.bos_id,
+                eos_id=tokenizer.eos_id,
+                banned_ids=unwritable_ids(tokenizer, model.config.target_vocab_size),
+                max_length=self._max_len,
+            ),
         )
         return [tokenizer.decode(hypotheses[0].ids) for hypotheses in found]

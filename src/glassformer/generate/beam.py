@@ -21,65 +21,16 @@ diversity).
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from glassformer.errors import UserError
-from glassformer.generate.constraints import Constraints, Phrases, Progress, allocate
+from glassformer.generate.config import Request, SearchConfig
+from glassformer.generate.constraints import Constraints, Phrases, Progress, allocate, check_constraints, limits
 from glassformer.generate.hypothesis import Hypothesis, length_penalty, normalised_score
-from glassformer.generate.opening import check_constraints, force, lengths, limits, prefill
-from glassformer.generate.processors import Processor, process
-from glassformer.generate.protocol import Decodable, DecodeState, StateT
-
-__all__ = ["Decodable", "DecodeState", "Hypothesis", "SearchConfig", "length_penalty", "normalised_score", "search"]
-
-MAX_BEAM_SIZE = 512
-
-
-@dataclass(frozen=True)
-class SearchConfig:
-    """How to search.
-
-    Attributes:
-        beam_size: hypotheses kept a sentence, 1 to 512; 1 is greedy search.
-        n_best: hypotheses returned a sentence, 1 to `beam_size`.
-        length_penalty: α of the score, 0 or more; 0 ranks by the raw sum of log-probabilities.
-        max_new_tokens: longest target after its forced prefix, `</s>` included; None means twice the source's length
-            plus ten, or more where forced phrases need it.
-        groups: groups of a diverse beam, a divisor of `beam_size`; 1 is plain beam search.
-        diversity: what a token costs a group for each earlier group that chose it, in nats, 0 or more.
-
-    Raises:
-        UserError: a value is out of its range.
-    """
-
-    beam_size: int = 1
-    n_best: int = 1
-    length_penalty: float = 1.0
-    max_new_tokens: int | None = None
-    groups: int = 1
-    diversity: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.beam_size <= MAX_BEAM_SIZE:
-            raise UserError(f"--beam-size {self.beam_size}: must be from 1 to {MAX_BEAM_SIZE}")
-        if self.n_best < 1:
-            raise UserError(f"--n-best {self.n_best}: must be 1 or more")
-        if self.n_best > self.beam_size:
-            raise UserError(
-                f"--n-best {self.n_best} is more than --beam-size {self.beam_size}: "
-                f"lower --n-best or set --beam-size {self.n_best}"
-            )
-        if not (math.isfinite(self.length_penalty) and self.length_penalty >= 0):
-            raise UserError(f"--length-penalty {self.length_penalty}: must be a finite number, 0 or more")
-        if self.max_new_tokens is not None and self.max_new_tokens < 1:
-            raise UserError(f"--max-new-tokens {self.max_new_tokens}: must be 1 or more")
-        if self.groups < 1 or self.beam_size % self.groups:
-            raise UserError(f"--beam-groups {self.groups}: must divide --beam-size {self.beam_size}")
-        if not (math.isfinite(self.diversity) and self.diversity >= 0):
-            raise UserError(f"--diversity {self.diversity}: must be a finite number, 0 or more")
+from glassformer.generate.opening import force, lengths, prefill
+from glassformer.generate.processors import process
+from glassformer.generate.protocol import Decodable, StateT
 
 
 class _Unit:
@@ -124,17 +75,7 @@ class _Unit:
 
 @torch.no_grad()
 def search(
-    model: Decodable[StateT],
-    source_BS: Tensor,
-    source_mask_BS: Tensor | None,
-    config: SearchConfig,
-    *,
-    bos_id: int,
-    eos_id: int,
-    banned_ids: Sequence[int] = (),
-    max_length: int | None = None,
-    processors: Sequence[Processor] = (),
-    constraints: Sequence[Constraints] | None = None,
+    model: Decodable[StateT], source_BS: Tensor, source_mask_BS: Tensor | None, config: SearchConfig, request: Request
 ) -> list[list[Hypothesis]]:
     """Finds the best targets of a batch of sources; put the model in eval mode first.
 
@@ -143,12 +84,7 @@ def search(
         source_BS: source ids, padded at the right.
         source_mask_BS: True at real tokens; None when nothing is padding.
         config: how to search.
-        bos_id: the token that starts a target.
-        eos_id: the token that ends a target.
-        banned_ids: tokens that are never produced (padding, `<s>`, language tokens, rows of a padded vocabulary).
-        max_length: the model's own limit of target positions; it caps every sentence's length.
-        processors: applied to every step's logits, from left to right.
-        constraints: of each sentence, what its targets must hold.
+        request: what the targets are made of.
 
     Returns:
         For each sentence at most `n_best` distinct hypotheses, best first; fewer only where fewer exist, never none.
@@ -160,15 +96,15 @@ def search(
     sentences = len(source_BS)
     if sentences == 0:
         return []
-    constraints = check_constraints(constraints, sentences, eos_id)
-    lengthiest = limits(lengths(source_BS, source_mask_BS), constraints, config.max_new_tokens, max_length)
+    eos_id, constraints = request.eos_id, check_constraints(request, sentences)
+    lengthiest = limits(lengths(source_BS, source_mask_BS), constraints, config.max_new_tokens, request.max_length)
     units = [_Unit(s, g, lengthiest[s], constraints[s], config) for s in range(sentences) for g in range(config.groups)]
     device = source_BS.device
-    banned = torch.tensor(sorted(set(banned_ids)), dtype=torch.long, device=device)
+    banned = torch.tensor(sorted(set(request.banned_ids)), dtype=torch.long, device=device)
     state = model.start(source_BS, source_mask_BS)
     if config.groups > 1:
         state.select(torch.arange(sentences, device=device).repeat_interleave(config.groups))
-    logits_NV, ids_NT, logprobs_NT = prefill(model, state, [unit.prefix for unit in units], bos_id, device)
+    logits_NV, ids_NT, logprobs_NT = prefill(model, state, [unit.prefix for unit in units], request.bos_id, device)
 
     # Model rows are a (unit, slot) grid, W slots wide; -inf marks a slot without a hypothesis. The grid's own numbers
     # stay on the CPU in float64: they are few, and each step then costs one transfer in each direction.
@@ -181,7 +117,8 @@ def search(
     while True:
         width = sums_BW.shape[1]
         logits_NV = logits_NV.float()
-        steered_NV = process(processors, ids_BWT.flatten(0, 1).to(device), logits_NV.index_fill(1, banned, -math.inf))
+        allowed_NV = logits_NV.index_fill(1, banned, -math.inf)
+        steered_NV = process(request.processors, ids_BWT.flatten(0, 1).to(device), allowed_NV)
         steered_NV = force(steered_NV, logits_NV, [unit.forced(length) for unit in live for _ in range(width)])
         length += 1
         choice = _choose(live, sums_BW, logits_NV, steered_NV, length, eos_id)

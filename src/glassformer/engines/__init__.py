@@ -1,0 +1,1 @@
+"""What computes for a translator: PyTorch's module, or the native engine, behind one interface."""

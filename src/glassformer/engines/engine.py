@@ -1,0 +1,59 @@
+"""The interface between sentences and what computes: ids in, hypotheses and log-probabilities out. Loads no PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from glassformer.generate.config import Request, SamplingConfig, SearchConfig
+from glassformer.generate.events import Event
+from glassformer.generate.hypothesis import Hypothesis
+
+if TYPE_CHECKING:
+    from glassformer.models.seq2seq import Seq2Seq
+
+ENGINES = ("auto", "native", "model")
+PRECISIONS = ("auto", "fp32", "bf16", "int8")
+
+
+class Unavailable(Exception):
+    """An engine cannot run here, or not this model; the message is the reason, for the end of a sentence."""
+
+
+class Engine(Protocol):
+    """A model, ready to decode and to score on one device.
+
+    Attributes:
+        name: which engine it is, one of `ENGINES`.
+        precision: what its matrix products run in: fp32, bf16 or int8.
+        vocab_size: the number of logits.
+        source_limit: most tokens of a source; None when there is no limit.
+        target_limit: most tokens of a target, likewise.
+        module: the torch module in eval mode, float32, for what only it can do, such as showing its attention.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def precision(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def source_limit(self) -> int | None: ...
+    @property
+    def target_limit(self) -> int | None: ...
+    @property
+    def module(self) -> Seq2Seq: ...
+
+    def decode(
+        self, sources: Sequence[Sequence[int]], config: SearchConfig | SamplingConfig, request: Request
+    ) -> list[list[Hypothesis]]:
+        """The targets of each source as `search` finds them, or as `generate` draws them."""
+
+    def stream(self, sources: Sequence[Sequence[int]], config: SamplingConfig, request: Request) -> Iterator[Event]:
+        """`decode` of a sampling, told token by token."""
+
+    def logprobs(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], bos_id: int
+    ) -> list[list[float]]:
+        """The natural log-probability of each token of each target, which holds its `</s>`, by teacher forcing."""

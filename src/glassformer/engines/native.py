@@ -1,0 +1,107 @@
+"""The native engine as an engine; what its own loop lacks is decoded over its steps. Loads no PyTorch itself."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.engines.engine import Unavailable
+from glassformer.generate.config import Request, SamplingConfig, SearchConfig
+from glassformer.generate.constraints import check_constraints, limits
+from glassformer.generate.events import Event
+from glassformer.generate.hypothesis import Hypothesis, normalised_score
+from glassformer.header import Header
+
+if TYPE_CHECKING:
+    from glassformer.models.seq2seq import Seq2Seq
+
+Ids = Sequence[Sequence[int]]
+
+
+class NativeEngine:
+    """A model in the native engine, on the CPU.
+
+    Args:
+        native: the `glassformer.runtime.engine.NativeModel`.
+        header: of the model's directory.
+        precision: what it was packed in.
+        load_module: reads the torch module, which is done when it is first asked for.
+    """
+
+    name = "native"
+
+    def __init__(self, native: Any, header: Header, precision: str, load_module: Callable[[], Seq2Seq]) -> None:
+        self._native, self._load_module = native, load_module
+        self.precision, self.vocab_size = precision, header.vocab_size
+        self.source_limit, self.target_limit = header.source_limit, header.target_limit
+
+    @cached_property
+    def module(self) -> Seq2Seq:
+        return self._load_module()
+
+    def decode(self, sources: Ids, config: SearchConfig | SamplingConfig, request: Request) -> list[list[Hypothesis]]:
+        constraints = check_constraints(request, len(sources))
+        steered = request.processors or any(constraint.phrases for constraint in constraints)
+        if not isinstance(config, SearchConfig) or config.groups > 1 or steered:
+            from glassformer.engines.model import decode_ids
+
+            return decode_ids(self._decodable, sources, config, request)
+        found = self._native.search(
+            sources,
+            prefixes=[constraint.prefix for constraint in constraints],
+            limits=limits([len(ids) for ids in sources], constraints, config.max_new_tokens, request.max_length),
+            beam_size=config.beam_size,
+            n_best=config.n_best,
+            length_penalty=config.length_penalty,
+            bos_id=request.bos_id,
+            eos_id=request.eos_id,
+            banned_ids=sorted(set(request.banned_ids)),
+        )
+        return [
+            [
+                Hypothesis(
+                    tuple(one.ids),
+                    normalised_score(one.token_logprobs, config.length_penalty),
+                    tuple(one.token_logprobs),
+                    one.finished,
+                )
+                for one in of_one
+            ]
+            for of_one in found
+        ]
+
+    def stream(self, sources: Ids, config: SamplingConfig, request: Request) -> Iterator[Event]:
+        from glassformer.engines.model import stream_ids
+
+        return stream_ids(self._decodable, sources, config, request)
+
+    def logprobs(self, sources: Ids, targets: Ids, bos_id: int) -> list[list[float]]:
+        return [list(row) for row in self._native.score(sources, targets, bos_id=bos_id)]
+
+    @cached_property
+    def _decodable(self) -> Any:
+        from glassformer.runtime.decodable import NativeDecodable
+
+        return NativeDecodable(self._native)
+
+
+def open_native(
+    path: Path, header: Header, precision: str, threads: int | None, load_module: Callable[[], Seq2Seq]
+) -> NativeEngine:
+    """The native engine over a MODEL directory.
+
+    Raises:
+        Unavailable: it cannot run here, or not this model in this precision.
+    """
+    try:
+        runtime, pack = (importlib.import_module(f"glassformer.runtime.{name}") for name in ("engine", "pack"))
+    except ImportError as error:
+        raise Unavailable(f"it is not part of this installation ({error})") from None
+    try:
+        native = runtime.NativeModel.open(pack.packed(path, precision), threads=threads)
+    except runtime.EngineUnavailable as error:
+        raise Unavailable(str(error)) from None
+    return NativeEngine(native, header, getattr(native, "precision", precision), load_module)

@@ -1,0 +1,132 @@
+"""What a MODEL directory says of itself, read without PyTorch and pydantic: enough to put text in and out."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.errors import UserError
+
+if TYPE_CHECKING:
+    from glassformer.text.tokenizer import Tokenizer
+
+FORMAT_VERSION = 1
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Translation:
+    """What a translation model was trained for.
+
+    Attributes:
+        source: Code of the source language, such as ``zh``.
+        target: Code of the target language, such as ``en``.
+        both_directions: Whether the model translates back as well; its sources then begin with a target-language token.
+    """
+
+    # Where a pydantic config holds one, its typos are errors, too.
+    __pydantic_config__ = {"extra": "forbid"}
+
+    source: str
+    target: str
+    both_directions: bool = False
+
+    @property
+    def directions(self) -> list[tuple[str, str]]:
+        """Every (from, to) that the model was trained for."""
+        forward = (self.source, self.target)
+        return [forward, forward[::-1]] if self.both_directions else [forward]
+
+    def tag(self, goal: str, tokenizer: Tokenizer) -> list[int]:
+        """The ids that a source begins with: the goal's language token where the model has several goals, else none."""
+        return [tokenizer.language_ids[goal]] if self.both_directions else []
+
+
+@dataclass(frozen=True)
+class Header:
+    """What of ``config.json`` is needed around a model.
+
+    Attributes:
+        vocab_size: Number of logits.
+        source_limit: Most tokens of a source; None when there is no limit.
+        target_limit: Most tokens of a target, likewise.
+        translation: What the model was trained for, if it translates.
+        tokenizer_sha256: Of the tokenizer that it was trained with.
+    """
+
+    vocab_size: int
+    source_limit: int | None
+    target_limit: int | None
+    translation: Translation | None
+    tokenizer_sha256: str
+
+    @classmethod
+    def read(cls, path: Path) -> Header:
+        """Reads the header of a directory as this version writes it; ``store.read_header`` checks all of it.
+
+        Raises:
+            UserError: As `read_config`.
+            KeyError, TypeError: What is needed is not there.
+        """
+        data = read_config(path)
+        model, translation = data["model"], data["translation"]
+        return cls(
+            vocab_size=(model["target_embed"] or model["embed"])["vocab_size"],
+            source_limit=_positions(model["encoder"]),
+            target_limit=_positions(model["decoder"]),
+            translation=None if translation is None else Translation(**translation),
+            tokenizer_sha256=data["tokenizer_sha256"],
+        )
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The content of a directory's ``config.json``.
+
+    Raises:
+        UserError: There is none, or it is of another version.
+    """
+    file = path / CONFIG
+    if not file.is_file():
+        raise UserError(f"{path}: not a model directory: it has no {CONFIG}")
+    try:
+        data: Any = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{file}: not valid JSON ({error})") from None
+    version = data.get("format_version") if isinstance(data, dict) else None
+    if version != FORMAT_VERSION:
+        what = f"format version {version}" if version is not None else "no format_version"
+        raise UserError(
+            f"{file}: {what}, but this glassformer reads version {FORMAT_VERSION}; "
+            "use the glassformer that wrote it, or train again"
+        )
+    return dict(data)
+
+
+def read_tokenizer(path: Path, sha256: str) -> Tokenizer:
+    """Reads the tokenizer of a directory, and checks that it is the one its header names."""
+    from glassformer.text.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.load(path)
+    if tokenizer.hash != sha256:
+        raise UserError(
+            f"{path}: its tokenizer is not the one this model was trained with "
+            f"(sha256 {tokenizer.hash[:12]}…, expected {sha256[:12]}…); restore the original file"
+        )
+    return tokenizer
+
+
+def unwritable_ids(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
+    """The ids that a translation never holds: padding, ``<s>``, ``<unk>``, language tokens, and rows without a piece.
+
+    Args:
+        vocab_size: The model's number of logits, which may exceed the tokenizer's pieces.
+    """
+    special = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id, *tokenizer.language_ids.values()]
+    return [index for index in special if index is not None] + list(range(tokenizer.vocab_size, vocab_size))
+
+
+def _positions(stack: dict[str, Any]) -> int | None:
+    position = stack["position"]
+    return None if position is None else int(position["max_len"])

@@ -1,0 +1,1 @@
+"""The native engine: a model packed once, and decoded without PyTorch."""

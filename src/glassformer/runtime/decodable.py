@@ -1,0 +1,40 @@
+"""The native engine's steps behind the `Decodable` protocol, so that whatever decodes a module decodes it, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class NativeState:
+    """A `DecodeState` over the native engine's."""
+
+    def __init__(self, state: Any) -> None:
+        self.native = state
+
+    @property
+    def length(self) -> int:
+        return int(self.native.length)
+
+    def select(self, index_N: Tensor) -> None:
+        self.native.select(index_N.numpy())
+
+    def truncate(self, length: int) -> None:
+        self.native.truncate(length)
+
+
+class NativeDecodable:
+    """A `Decodable` over a `NativeModel`, on the CPU."""
+
+    def __init__(self, native: Any) -> None:
+        self._native = native
+
+    def start(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> NativeState:
+        mask_BS = torch.ones_like(source_BS, dtype=torch.bool) if source_mask_BS is None else source_mask_BS
+        rows = zip(source_BS, mask_BS, strict=True)
+        return NativeState(self._native.start([ids_S[mask_S].tolist() for ids_S, mask_S in rows]))
+
+    def step(self, tokens_BT: Tensor, state: NativeState, *, last_only: bool = True) -> Tensor:
+        return torch.from_numpy(state.native.step(tokens_BT.numpy(), last_only=last_only))
