@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from glassformer.cli.data import app
-from glassformer.data.corpus import read_pairs
+from glassformer.data.corpus import FORMATS, read_pairs
 from glassformer.errors import UserError
 from tests.conftest import REPOSITORY
 
@@ -214,20 +214,61 @@ def test_help_loads_nothing_heavy() -> None:
     assert not {"torch", "tokenizers", "sacrebleu", "numpy"} & set(done.stderr.split())
 
 
-def test_a_count_is_shown_while_it_runs(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal; the count is of pairs, and the line is left behind."""
-    from glassformer.cli import options
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+def test_a_bar_is_shown_on_a_terminal(corpus: Path) -> None:
+    """Share of the bytes, pairs, pairs a second and time left; on standard output the report alone."""
+    import os
+    import pty
+    import subprocess
 
     add(corpus, *(f"第{n}行\tline {n}\t" for n in range(2000)))
-    terminal, ticks = Terminal(), iter(range(10**6))
-    monkeypatch.setattr(options.time, "monotonic", lambda: float(next(ticks)))
-    monkeypatch.setattr(sys, "stderr", terminal)
-    from glassformer.cli import data
+    ours, theirs = pty.openpty()
+    environment = {"PYTHONPATH": str(REPOSITORY / "src"), "PATH": "", "COLUMNS": "120", "TERM": "xterm"}
+    command = [sys.executable, "-m", "glassformer", "data", "stats", str(corpus), "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, env=environment, timeout=120)
+    os.close(theirs)
+    told = b""
+    with open(ours, "rb", buffering=0) as terminal:
+        try:
+            while chunk := terminal.read(65536):
+                told += chunk
+        except OSError:  # how Linux ends a terminal
+            pass
+    assert json.loads(done.stdout)["pairs"] == 2040
+    bar = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", told.decode()).replace("\r", "\n")
+    assert re.search(r"a\.tsv ━+ 100% 2,040 pairs, [\d,]+/s 0:00:00", bar)
 
-    opened = data._Corpus.open(corpus, None, None, None, None, "strict")
-    assert sum(1 for _ in data._counted(opened.rows())) == 2040
-    assert "\r1792 pairs, " in terminal.getvalue() and terminal.getvalue().endswith("\n")
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_elsewhere_a_line_now_and_then_tells_how_far_it_is(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """The clock here runs a second at each look, so that every tenth look is told."""
+    from glassformer.cli import reading
+
+    add(corpus, *(f"第{n}行\tline {n} of many\t" for n in range(30_000)))
+    files = [tmp_path / "b.zh", tmp_path / "b.en"] if form == "plain" else [tmp_path / f"b.{form}"]
+    run("clean", corpus, "-o", files[0], *(["-O", files[1]] if form == "plain" else []))
+    ticks = iter(range(10**6))
+    monkeypatch.setattr(reading.time, "monotonic", lambda: float(next(ticks)))
+    told = run("stats", *files, "--from", "zh", "--to", "en").stderr.splitlines()
+    line = rf"{files[0].name}: ([\d,]+) pairs, [\d,]+/s, (\d+)% of ([\d,]+) bytes, 0:\d\d:\d\d left"
+    found = [re.fullmatch(line, one) for one in told]
+    assert len(found) == 30_040 // reading.LOOK // 10 and all(found)
+    size = sum(file.stat().st_size for file in files)
+    for one in found:
+        pairs, share, total = (int(part.replace(",", "")) for part in one.groups())
+        assert total == size and abs(share / 100 - pairs / 30_040) < 0.1
+
+
+def test_a_pipe_has_no_share_to_tell(corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import os
+
+    from glassformer.cli import reading
+
+    ends = os.pipe()
+    with open(ends[0], "rb") as stream, open(ends[1], "wb") as other, pytest.MonkeyPatch.context() as patch:
+        ticks = iter(range(10**6))
+        patch.setattr(reading.time, "monotonic", lambda: float(next(ticks)))
+        with reading.shown(range(10 * reading.LOOK), [stream, other], "-") as rows:
+            assert sum(1 for _ in rows) == 10 * reading.LOOK
+    assert re.fullmatch(r"-: 2,560 pairs, \d+/s\n", capsys.readouterr().err)

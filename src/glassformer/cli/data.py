@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -61,15 +61,17 @@ def stats(
 
         encoder = Tokenizer.load(tokenizer)
     statistics, overlap = Statistics(corpus.languages, encoder), Overlap(corpus.languages) if against else None
-    for row in _counted(corpus.rows()):
-        statistics.add(row.pair)
-        if overlap:
-            overlap.add(row.pair)
+    with corpus.rows() as rows:
+        for row in rows:
+            statistics.add(row.pair)
+            if overlap:
+                overlap.add(row.pair)
     report = statistics.report()
     if overlap:
-        report["against"] = {
-            str(path): overlap.compare(_counted(corpus.like(path).rows())) for path in dict.fromkeys(against or ())
-        }
+        report["against"] = {}
+        for path in dict.fromkeys(against or ()):
+            with corpus.like(path).rows() as rows:
+                report["against"][str(path)] = overlap.compare(rows)
     print(json.dumps(report, ensure_ascii=False) if as_json else _table(report))
 
 
@@ -124,7 +126,7 @@ def clean(
     with ExitStack() as stack:
         keep = stack.enter_context(open_writer(output, target_output, languages=corpus.languages, format=chosen))
         drop = rejected and stack.enter_context(open_writer(rejected, languages=corpus.languages))
-        for row, reason in cleaner.clean(_counted(corpus.rows())):
+        for row, reason in cleaner.clean(stack.enter_context(corpus.rows())):
             if not reason:
                 keep.write(row)
             elif drop:
@@ -160,8 +162,9 @@ def split(
     corpus = _Corpus.open(file, target_file, source, to, format, errors)
     if not corpus.path.is_file():
         raise UserError(f"{corpus.path}: it is read twice, so it must be a file, not a pipe")
-    filled = (row for row in _counted(corpus.rows()) if any(map(str.strip, row.pair)))
-    choice = split_pairs((row.pair for row in filled), *shares, languages=corpus.languages or ("", ""), seed=seed)
+    with corpus.rows() as rows:
+        filled = (row.pair for row in rows if any(map(str.strip, row.pair)))
+        choice = split_pairs(filled, *shares, languages=corpus.languages or ("", ""), seed=seed)
     if not choice:
         raise UserError(f"{corpus.path}: no sentence pairs in it; expected at least three")
     output.mkdir(parents=True, exist_ok=True)
@@ -179,8 +182,8 @@ def split(
             )
             for name in SPLITS
         ]
-        rows = (row for row in _counted(corpus.rows()) if any(map(str.strip, row.pair)))
-        for row, index in zip(rows, choice, strict=True):
+        again = (row for row in stack.enter_context(corpus.rows()) if any(map(str.strip, row.pair)))
+        for row, index in zip(again, choice, strict=True):
             writers[index].write(row)
     counts = [choice.count(index) for index in range(len(SPLITS))]
     print(", ".join(f"{name} {count:,}" for name, count in zip(SPLITS, counts, strict=True)), file=sys.stderr)
@@ -225,11 +228,18 @@ class _Corpus:
 
         return _Corpus(path, None, self.languages, format_of(path), self.errors)
 
-    def rows(self) -> Iterator[Located]:
+    @contextmanager
+    def rows(self) -> Iterator[Iterator[Located]]:
+        """One pass, whose progress is shown."""
+        from glassformer.cli.reading import shown
         from glassformer.data.corpus import stream_pairs
+        from glassformer.data.lines import open_binary
 
         names = dict(zip(("source", "target"), self.languages or (), strict=False))
-        return stream_pairs(self.path, self.target_path, errors=self.errors, format=self.format, **names)
+        with ExitStack() as stack:
+            files = [stack.enter_context(open_binary(str(path))) for path in (self.path, self.target_path) if path]
+            rows = stream_pairs(*files, errors=self.errors, format=self.format, **names)
+            yield stack.enter_context(shown(rows, files, self.path.name))
 
     def output_format(self, output: Path | None, target_output: Path | None, format: str | None) -> str:
         """The format to write: the one named, or that of the suffix, or that which was read."""
@@ -240,18 +250,6 @@ class _Corpus:
         if format or target_output or (output and output.suffix[1:].lower() in FORMATS):
             return format_of(output or "", target_output, format)
         return "tsv" if self.format == "plain" else self.format
-
-
-def _counted(rows: Iterable[Located]) -> Iterator[Located]:
-    """Shows on standard error how far a pass is."""
-    progress, step = options.Progress("pairs"), 256
-    try:
-        for number, row in enumerate(rows, 1):
-            if number % step == 0:
-                progress.add(step)
-            yield row
-    finally:
-        progress.close()
 
 
 def _cleaned(cleaner: Cleaner) -> str:
@@ -280,7 +278,7 @@ def _table(report: dict[str, Any]) -> str:
     for key, label in (("length", "characters"), ("length_in_tokens", "tokens")):
         for point in sides[0].get(key, ()):
             rows.append((f"{label} a text, {point}", *(f"{side[key][point]:,}" for side in sides)))
-    for key in ("blank", "wrong_script", "control", "not_nfc"):
+    for key in ("blank", "wrong_script", "mixed_scripts", "control", "not_nfc"):
         rows.append((key.replace("_", " "), *("?" if side[key] is None else f"{side[key]:,}" for side in sides)))
     for key in sides[0]["alphabet"]:
         label = f"characters, {key.replace('_', ' ')}" + " %" * key.startswith("cover")

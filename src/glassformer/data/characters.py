@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from functools import cache
 from itertools import groupby
 
 from glassformer.text.script import LATIN, SCRIPTS, UNSPACED, base_code
@@ -23,6 +24,9 @@ def strip_control(text: str) -> str:
     return _JOINER.sub("", _CONTROL.sub("", _SPACE.sub(" ", text)))
 
 
+_ASCII_LETTER = re.compile("[A-Za-z]")
+
+
 class _Scripts(dict[str, str]):
     """The script of a letter, as the first word of its Unicode name; empty for anything else."""
 
@@ -37,7 +41,15 @@ _SCRIPT = _Scripts()
 
 def scripts_in(text: str) -> set[str]:
     """The scripts of the text's letters, such as `LATIN` and `CJK`."""
+    if text.isascii():
+        return {"LATIN"} if _ASCII_LETTER.search(text) else set()
     return set(map(_SCRIPT.__getitem__, text)) - {""}
+
+
+@cache
+def own_scripts(language: str) -> set[str]:
+    """The scripts that a language is written in; one without an entry in `SCRIPTS` is taken as Latin."""
+    return SCRIPTS.get(base_code(language), LATIN)
 
 
 def script_share(text: str, language: str) -> float:
@@ -47,9 +59,9 @@ def script_share(text: str, language: str) -> float:
 
     Args:
         text: any text.
-        language: its code; one without an entry in `SCRIPTS` is taken as Latin.
+        language: its code, for `own_scripts`.
     """
-    own = SCRIPTS.get(base_code(language), LATIN)
+    own = own_scripts(language)
     found = scripts_in(text)
     if found <= own:
         return 1.0

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, zip_longest
 from pathlib import Path
 
-from glassformer.data.lines import Located, Pair, TextPath, read_lines
+from glassformer.data.lines import Located, Pair, TextFile, TextPath, name_of, read_lines
 from glassformer.data.po import read_po
 from glassformer.data.tmx import read_tmx
 from glassformer.errors import UserError
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 FORMATS = ("tsv", "plain", "jsonl", "tmx", "po")
 
 
-def format_of(path: TextPath, target_path: TextPath | None = None, format: str | None = None) -> str:
+def format_of(path: TextFile, target_path: TextFile | None = None, format: str | None = None) -> str:
     """The format of a corpus: the one named, else by the suffix; two files are plain, and anything unknown a TSV.
 
     Raises:
@@ -31,16 +31,16 @@ def format_of(path: TextPath, target_path: TextPath | None = None, format: str |
         if format not in (None, "plain"):
             raise UserError(f"format {format}: two files are given, which is plain; give one file, or --format plain")
         return "plain"
-    suffix = Path(path).suffix.lower()[1:]
+    suffix = Path(name_of(path)).suffix.lower()[1:]
     found = format or {"pot": "po"}.get(suffix, suffix if suffix in FORMATS else "tsv")
     if found == "plain":
-        raise UserError(f"{os.fspath(path)}: plain text comes as two files, source and target; only one is given")
+        raise UserError(f"{name_of(path)}: plain text comes as two files, source and target; only one is given")
     return found
 
 
 def stream_pairs(
-    path: TextPath,
-    target_path: TextPath | None = None,
+    path: TextFile,
+    target_path: TextFile | None = None,
     *,
     source: str = "source",
     target: str = "target",
@@ -49,7 +49,7 @@ def stream_pairs(
 ) -> Iterator[Located]:
     """Yield the pairs of a corpus as they stand, one at a time, blank ones too: memory does not grow with the file.
 
-    The formats and arguments are those of `read_pairs`.
+    The formats and arguments are those of `read_pairs`; a file may also be an open binary stream.
 
     Raises:
         UserError: naming file and line, at a record that is malformed; at the end, if two files are of unequal length.
@@ -126,10 +126,11 @@ def _one_sided(blank: str, blank_at: str, other: str, other_at: str) -> str:
     return f"{blank_at}: blank, but its {other} {other_at} is not; fill it in, or delete both lines"
 
 
-def _tsv(path: TextPath, source: str, target: str, errors: str) -> Iterator[Located]:
+def _tsv(file: TextFile, source: str, target: str, errors: str) -> Iterator[Located]:
     columns = {"source": 0, "target": 1}
     others: dict[str, int] | None = None
-    for number, line in enumerate(read_lines(path, errors), 1):
+    name = name_of(file)
+    for number, line in enumerate(read_lines(file, errors), 1):
         cells = line.split("\t")
         if number == 1:
             names = [cell.strip() for cell in cells]
@@ -137,8 +138,8 @@ def _tsv(path: TextPath, source: str, target: str, errors: str) -> Iterator[Loca
                 columns = {"source": names.index(source), "target": names.index(target)}
                 others = {name: index for index, name in enumerate(names) if index not in columns.values()}
                 continue
-        at = f"{os.fspath(path)}:{number}"
-        if not line.strip():
+        at = f"{name}:{number}"
+        if not line or line.isspace():
             yield Located(Pair("", ""), at, at)
             continue
         for side, column in columns.items():
@@ -156,9 +157,10 @@ def _tsv(path: TextPath, source: str, target: str, errors: str) -> Iterator[Loca
             yield Located(pair, at, at, {name: cells[i] for name, i in others.items() if i < len(cells)})
 
 
-def _jsonl(path: TextPath, source: str, target: str, errors: str) -> Iterator[Located]:
-    for number, line in enumerate(read_lines(path, errors), 1):
-        at = f"{os.fspath(path)}:{number}"
+def _jsonl(file: TextFile, source: str, target: str, errors: str) -> Iterator[Located]:
+    name = name_of(file)
+    for number, line in enumerate(read_lines(file, errors), 1):
+        at = f"{name}:{number}"
         if not line.strip():
             yield Located(Pair("", ""), at, at)
             continue
@@ -202,11 +204,11 @@ def _without_surrogates(text: str, at: str, errors: str) -> str:
     return text
 
 
-def _plain(path: TextPath, target_path: TextPath, errors: str) -> Iterator[Located]:
-    source_name, target_name = os.fspath(path), os.fspath(target_path)
+def _plain(file: TextFile, target_file: TextFile, errors: str) -> Iterator[Located]:
+    source_name, target_name = name_of(file), name_of(target_file)
     # Eight bytes a pair, against reading again what may be a pipe, should the files turn out unequal.
     lengths = array("I"), array("I")
-    sides = zip_longest(read_lines(path, errors), read_lines(target_path, errors))
+    sides = zip_longest(read_lines(file, errors), read_lines(target_file, errors))
     for number, (source, target) in enumerate(sides, 1):
         for side, text in zip(lengths, (source, target), strict=True):
             if text is not None:

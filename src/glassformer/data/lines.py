@@ -11,6 +11,9 @@ BOM = b"\xef\xbb\xbf"
 UTF16_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 TextPath = str | os.PathLike[str]
+TextFile = TextPath | BinaryIO
+"""A path, or an open binary stream such as `sys.stdin.buffer`, which is left open: whoever opened it knows how far it
+has been read."""
 
 
 class Pair(NamedTuple):
@@ -29,14 +32,14 @@ class Located(NamedTuple):
     extra: Mapping[str, Any] = {}
 
 
-def read_lines(path_or_stream: TextPath | BinaryIO, errors: str = "strict") -> Iterator[str]:
+def read_lines(file: TextFile, errors: str = "strict") -> Iterator[str]:
     r"""Yield the lines of a UTF-8 text, one at a time.
 
     Only `\n` ends a line: U+2028, U+2029, U+0085 and a lone carriage return belong to its text, because whoever splits
     on them shifts every later line against its translation. The `\r` of a CRLF and a leading byte-order mark go.
 
     Args:
-        path_or_stream: a path, or an open binary stream such as `sys.stdin.buffer`, which is left open.
+        file: a path, or an open binary stream.
         errors: `"strict"`, or `"replace"` to read each bad byte as U+FFFD.
 
     Raises:
@@ -45,14 +48,8 @@ def read_lines(path_or_stream: TextPath | BinaryIO, errors: str = "strict") -> I
     """
     if errors not in ("strict", "replace"):
         raise UserError(f"--errors {errors}: expected strict or replace")
-    if isinstance(path_or_stream, (str, os.PathLike)):
-        name = os.fspath(path_or_stream)
-        opened: AbstractContextManager[BinaryIO] = open_binary(name)
-    else:
-        name = str(getattr(path_or_stream, "name", "<input>"))
-        opened = nullcontext(path_or_stream)
-    offset = 0
-    with opened as stream:
+    name, offset = name_of(file), 0
+    with opened(file) as stream:
         for number, raw in enumerate(stream, 1):
             start, offset = offset, offset + len(raw)
             if number == 1 and raw.startswith(BOM):
@@ -70,6 +67,16 @@ def read_lines(path_or_stream: TextPath | BinaryIO, errors: str = "strict") -> I
                     "save the file as UTF-8, or pass --errors replace"
                 ) from None
             yield text
+
+
+def name_of(file: TextFile) -> str:
+    """What messages call a file."""
+    return os.fspath(file) if isinstance(file, (str, os.PathLike)) else str(getattr(file, "name", "<input>"))
+
+
+def opened(file: TextFile) -> AbstractContextManager[BinaryIO]:
+    """A file open for reading; a stream stays open behind it."""
+    return open_binary(os.fspath(file)) if isinstance(file, (str, os.PathLike)) else nullcontext(file)
 
 
 def open_binary(name: str) -> BinaryIO:

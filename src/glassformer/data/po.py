@@ -1,6 +1,5 @@
 r"""Gettext catalogues (PO, GNU gettext manual 0.22, "The Format of PO Files"), read as a stream and written valid."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -9,7 +8,7 @@ from logging import getLogger
 from typing import TextIO
 
 from glassformer.data.digests import DigestSet, digest
-from glassformer.data.lines import Located, Pair, TextPath, read_lines
+from glassformer.data.lines import Located, Pair, TextFile, TextPath, name_of, read_lines
 from glassformer.errors import UserError
 
 log = getLogger(__name__)
@@ -40,7 +39,7 @@ class _Entry:
         return self.texts["msgid"] == "" and "msgctxt" not in self.texts
 
 
-def read_po(path: TextPath, source: str, target: str, errors: str = "strict") -> Iterator[Located]:
+def read_po(file: TextFile, source: str, target: str, errors: str = "strict") -> Iterator[Located]:
     """Yield the translated entries, in order: `msgid` is the source, `msgstr` the target.
 
     They change places when the header's `Language` is that of `source` and not of `target`. The header, obsolete
@@ -49,7 +48,7 @@ def read_po(path: TextPath, source: str, target: str, errors: str = "strict") ->
     without plurals translates `msgid_plural`.
 
     Args:
-        path: a catalogue in UTF-8.
+        file: a catalogue in UTF-8.
         source: the language of the sources, such as `en`.
         target: the language of the targets, such as `zh_CN`.
         errors: what to do with a byte that is not UTF-8: `"strict"` or `"replace"`.
@@ -57,10 +56,10 @@ def read_po(path: TextPath, source: str, target: str, errors: str = "strict") ->
     Raises:
         UserError: at a line that is not PO, with its place.
     """
-    name = os.fspath(path)
+    name = name_of(file)
     swap = False
     skipped: Counter[str] = Counter()
-    for entry in _entries(name, errors):
+    for entry in _entries(file, errors):
         if entry.is_header:
             language = _base(_header_language(entry))
             swap = language == _base(source) != _base(target)
@@ -80,7 +79,7 @@ def read_po(path: TextPath, source: str, target: str, errors: str = "strict") ->
 
 def languages_of_po(path: TextPath) -> tuple[str, str] | None:
     """The languages of `msgid` and `msgstr`, if the header tells the latter."""
-    first = next(_entries(os.fspath(path), "replace"), None)
+    first = next(_entries(path, "replace"), None)
     language = _header_language(first) if first and first.is_header else ""
     return (SOURCE_LANGUAGE, language) if language else None
 
@@ -101,9 +100,9 @@ def _sides(entry: _Entry) -> list[tuple[str, str]]:
     return [("msgid", forms[0]), ("msgid_plural", forms[-1])] if len(forms) > 1 else [("msgid_plural", forms[0])]
 
 
-def _entries(name: str, errors: str) -> Iterator[_Entry]:
-    entry, keyword, number = _Entry(), "", 0
-    for number, line in enumerate(read_lines(name, errors), 1):
+def _entries(file: TextFile, errors: str) -> Iterator[_Entry]:
+    entry, keyword, number, name = _Entry(), "", 0, name_of(file)
+    for number, line in enumerate(read_lines(file, errors), 1):
         line = line.strip()
         at = f"{name}:{number}"
         if not line or line.startswith("#"):

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 
+import numpy as np
+
 from glassformer.data.digests import digest, leak_key, pair_digest
 from glassformer.data.lines import Pair
 from glassformer.errors import UserError
@@ -44,13 +46,8 @@ class Share:
 class _Groups:
     """Union–find with path halving and union by size (Tarjan and van Leeuwen 1984)."""
 
-    def __init__(self) -> None:
-        self.parent, self.size = array("q"), array("q")
-
-    def add(self) -> int:
-        self.parent.append(len(self.parent))
-        self.size.append(1)
-        return len(self.parent) - 1
+    def __init__(self, items: int) -> None:
+        self.parent, self.size = array("I", range(items)), array("I", [1]) * items
 
     def root(self, item: int) -> int:
         parent = self.parent
@@ -78,7 +75,7 @@ def split_pairs(
     goes to train.
 
     Args:
-        pairs: any number; no text is held, but some hundreds of bytes are for each.
+        pairs: any number; no text is held, but some eighty bytes are for each.
         dev: how much goes to dev.
         test: how much goes to test.
         languages: codes of source and target, for `leak_key`.
@@ -87,16 +84,12 @@ def split_pairs(
     Raises:
         UserError: dev and test ask for more than there is, or leave nothing to train on.
     """
-    groups = _Groups()
-    known: dict[int, int] = {}
-    digests = array("Q")
+    sides, digests = (array("Q"), array("Q")), array("Q")
     for pair in pairs:
-        item = groups.add()
         keys = [leak_key(side, language) for side, language in zip(pair, languages, strict=True)]
-        for side, key in enumerate(keys):
+        for side, key in zip(sides, keys, strict=True):
             # What is blank has nothing to give away.
-            if key:
-                groups.join(known.setdefault(digest(f"{side}{key}"), item), item)
+            side.append(digest(key) if key else 0)
         digests.append(pair_digest(*keys))
     total = len(digests)
     room = {2: test.of(total), 1: dev.of(total)}
@@ -104,16 +97,25 @@ def split_pairs(
         raise UserError(
             f"--dev and --test ask for {room[1]} + {room[2]} of {total} pairs, which leaves none to train on"
         )
-    names: dict[int, int] = {}
-    for item, value in enumerate(digests):
-        root = groups.root(item)
-        names[root] = min(value, names.get(root, value))
-    chosen: dict[int, int] = {}
-    for root in sorted(names, key=lambda root: blake2b(b"%d %d" % (seed, names[root]), digest_size=8).digest()):
+    groups = _Groups(total)
+    for side in sides:
+        order = np.argsort(side)
+        ordered = np.asarray(side)[order]
+        repeats = np.flatnonzero((ordered[1:] == ordered[:-1]) & (ordered[1:] != 0))
+        for one, other in zip(order[repeats].tolist(), order[repeats + 1].tolist(), strict=True):
+            groups.join(one, other)
+    roots = np.fromiter(map(groups.root, range(total)), np.uint32, total)
+    names = np.full(total, np.iinfo(np.uint64).max, np.uint64)
+    np.minimum.at(names, roots, digests)
+    heads = np.unique(roots)
+    hashes = (blake2b(b"%d %d" % (seed, name), digest_size=8).digest() for name in names[heads])
+    order = np.argsort(np.fromiter((int.from_bytes(value) for value in hashes), np.uint64, len(heads)))
+    choice = np.zeros(total, np.uint8)
+    for root in heads[order]:
         fits = [split for split, left in room.items() if groups.size[root] <= left]
         if fits:
-            chosen[root] = fits[0]
+            choice[root] = fits[0]
             room[fits[0]] -= groups.size[root]
             if not any(room.values()):
                 break
-    return bytearray(chosen.get(groups.root(item), 0) for item in range(total))
+    return bytearray(choice[roots])

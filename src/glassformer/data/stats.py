@@ -2,12 +2,15 @@
 
 import math
 import unicodedata
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import Any, Protocol
 
-from glassformer.data.characters import script_share, scripts_in, strip_control
+import numpy as np
+
+from glassformer.data.characters import own_scripts, script_share, scripts_in, strip_control
 from glassformer.data.digests import DigestSet, blind_key, digest, leak_key, pair_digest
 from glassformer.data.lines import Located, Pair
 
@@ -50,7 +53,7 @@ class SideStatistics:
         self.lengths: Counter[int] = Counter()
         self.tokens: Counter[int] = Counter()
         self.characters: Counter[str] = Counter()
-        self.scripts: Counter[str] = Counter()
+        self.scripts: Counter[frozenset[str]] = Counter()
         self.words = self.blank = self.wrong_script = self.control = self.not_nfc = 0
 
     def add(self, text: str) -> None:
@@ -62,8 +65,9 @@ class SideStatistics:
         self.blank += not text
         self.control += strip_control(text) != text
         self.not_nfc += not unicodedata.is_normalized("NFC", text)
-        self.scripts["+".join(sorted(scripts_in(text))) or "none"] += 1
-        if self.language:
+        scripts = frozenset(scripts_in(text))
+        self.scripts[scripts] += 1
+        if self.language and not scripts <= own_scripts(self.language):
             self.wrong_script += script_share(text, self.language) < OWN_SCRIPT
         if self.tokenizer:
             self.tokens[len(self.tokenizer.encode(text))] += 1
@@ -78,7 +82,8 @@ class SideStatistics:
             "length": percentiles(self.lengths),
             "blank": self.blank,
             "wrong_script": self.wrong_script if self.language else None,
-            "scripts": dict(self.scripts.most_common()),
+            "mixed_scripts": sum(count for scripts, count in self.scripts.items() if len(scripts) > 1),
+            "scripts": {"+".join(sorted(names)) or "none": count for names, count in self.scripts.most_common()},
             "control": self.control,
             "not_nfc": self.not_nfc,
             "alphabet": {
@@ -96,7 +101,7 @@ class SideStatistics:
 
 
 class Statistics:
-    """A corpus, pair by pair; memory grows by four digests a pair, some 70 MB a million, and a little for repeats.
+    """A corpus, pair by pair; memory grows by four digests of eight bytes a pair, twice that while they are reported.
 
     Args:
         languages: codes of source and target, if known.
@@ -105,12 +110,11 @@ class Statistics:
 
     def __init__(self, languages: tuple[str, str] | None = None, tokenizer: Encodes | None = None) -> None:
         source, target = languages or (None, None)
-        self.pairs = self.blank = self.identical = self.duplicates = self.blind_duplicates = 0
+        self.pairs = self.blank = self.identical = 0
         self.sides = SideStatistics(source, tokenizer), SideStatistics(target, tokenizer)
         self._ratios: Counter[int] = Counter()
-        self._exact, self._blind = DigestSet(), DigestSet()
-        self._once = DigestSet(), DigestSet()
-        self._many = DigestSet(), DigestSet()
+        # Of both sides, of both but for spelling, and of each side.
+        self._exact, self._blind, self._source, self._target = (array("Q") for _ in range(4))
 
     def add(self, pair: Pair) -> None:
         """Count one pair; one that is blank on both sides counts as blank and as nothing else."""
@@ -126,18 +130,18 @@ class Statistics:
         self._ratios[round(math.log(len(texts[1]) / len(texts[0])) / RATIO_STEP)] += 1
         blind = blind_key(texts[0]), blind_key(texts[1])
         self.identical += blind[0] == blind[1]
-        self.blind_duplicates += not self._blind.add(pair_digest(*blind))
-        if not self._exact.add(pair_digest(*texts)):
-            self.duplicates += 1
-            return
-        for once, many, text in zip(self._once, self._many, texts, strict=True):
-            if not once.add(digest(text)):
-                many.add(digest(text))
+        self._blind.append(pair_digest(*blind))
+        self._exact.append(pair_digest(*texts))
+        self._source.append(digest(texts[0]))
+        self._target.append(digest(texts[1]))
 
     def report(self) -> dict[str, Any]:
         """Everything counted, ready for JSON; ratios are target / source in characters, to 1 %."""
         source, target = self.sides
         ratios = percentiles(self._ratios)
+        _, first = np.unique(self._exact, return_index=True)
+        _, several_targets = np.unique(np.asarray(self._source)[first], return_counts=True)
+        _, several_sources = np.unique(np.asarray(self._target)[first], return_counts=True)
         return {
             "pairs": self.pairs,
             "blank": self.blank,
@@ -145,11 +149,11 @@ class Statistics:
             "source": source.report(),
             "target": target.report(),
             "length_ratio": {name: round(math.exp(value * RATIO_STEP), 3) for name, value in ratios.items()},
-            "duplicates": self.duplicates,
-            "blind_duplicates": self.blind_duplicates,
+            "duplicates": len(self._exact) - len(first),
+            "blind_duplicates": len(self._blind) - len(np.unique(self._blind)),
             "identical": self.identical,
-            "sources_with_several_targets": len(self._many[0]),
-            "targets_with_several_sources": len(self._many[1]),
+            "sources_with_several_targets": int(np.count_nonzero(several_targets > 1)),
+            "targets_with_several_sources": int(np.count_nonzero(several_sources > 1)),
         }
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TextIO
 from xml.parsers import expat
 from xml.sax.saxutils import escape, quoteattr
 
-from glassformer.data.lines import UTF16_BOMS, Located, Pair, TextPath, open_binary
+from glassformer.data.lines import UTF16_BOMS, Located, Pair, TextFile, TextPath, name_of, opened
 from glassformer.errors import UserError
 
 log = getLogger(__name__)
@@ -24,7 +24,7 @@ WRITER_VERSION = 1
 """Of the writer, not of the package: the same pairs give the same bytes from one release to the next."""
 
 
-def read_tmx(path: TextPath, source: str, target: str, errors: str = "strict") -> Iterator[Located]:
+def read_tmx(file: TextFile, source: str, target: str, errors: str = "strict") -> Iterator[Located]:
     """Yield the units that hold both languages, in order.
 
     A unit's side is the text of its first variant in that language: `zh` finds `zh` and failing that `zh-CN`, and
@@ -36,7 +36,7 @@ def read_tmx(path: TextPath, source: str, target: str, errors: str = "strict") -
     nothing outside the file is ever read.
 
     Args:
-        path: an XML file in UTF-8, UTF-16, or what its declaration says.
+        file: an XML file in UTF-8, UTF-16, or what its declaration says.
         source: the language of the source, such as `zh` or `zh-CN`.
         target: the language of the target.
         errors: `"replace"` to read a file as UTF-8 with each bad byte as U+FFFD.
@@ -44,10 +44,10 @@ def read_tmx(path: TextPath, source: str, target: str, errors: str = "strict") -
     Raises:
         UserError: at XML that is not well-formed or not TMX, with its line; at the end, if no unit has both languages.
     """
-    reader = _Reader(os.fspath(path))
+    reader = _Reader(name_of(file))
     matched = lacking = 0
     seen: Counter[str] = Counter()
-    for unit in reader.units(path, errors):
+    for unit in reader.units(file, errors):
         one, other = (_variant(unit.variants, language) for language in (source, target))
         if one is None or other is None:
             seen.update({variant.language for variant in unit.variants})
@@ -112,9 +112,9 @@ class _Reader:
         self._line = 0
         self._text: list[str] | None = None
 
-    def units(self, path: TextPath, errors: str) -> Iterator[_Unit]:
+    def units(self, file: TextFile, errors: str) -> Iterator[_Unit]:
         """The units, as soon as each is complete."""
-        with open_binary(os.fspath(path)) as stream:
+        with opened(file) as stream:
             chunk = stream.read(CHUNK)
             replace = errors == "replace" and not chunk.startswith(UTF16_BOMS)
             decoder = codecs.getincrementaldecoder("utf-8")("replace")
