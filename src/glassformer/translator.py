@@ -7,11 +7,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from glassformer.decoding import Decoding
 from glassformer.errors import UserError
-from glassformer.generate.align import Link, to_pharaoh
 from glassformer.generate.constraints import Constraints, limits
 from glassformer.generate.hypothesis import Hypothesis
 from glassformer.generate.processors import BannedWords, NoRepeatNgram, Processor
@@ -21,6 +20,9 @@ from glassformer.text.masks import MASK
 from glassformer.text.pipeline import SPLIT_ABOVE, Draft, Part, translate_text
 from glassformer.text.tags import Element, carry_tags, strip_tags
 from glassformer.translation import Choice, Translation, record_of
+
+if TYPE_CHECKING:
+    from glassformer.generate.align import Link
 
 log = logging.getLogger(__name__)
 
@@ -198,6 +200,8 @@ class Translator(SentenceModel):
                     candidate["translation"] = carry_tags(asked_for.text, answer, of_answer)
                 record["source"], record["translation"] = asked_for.text, record["n_best"][0]["translation"]
             if job.alignments:
+                from glassformer.generate.align import to_pharaoh
+
                 (found,) = job.links(record["source"], [record["translation"]], asked_for.direction)
                 record["alignment"] = to_pharaoh(found)
             yield record

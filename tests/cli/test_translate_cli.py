@@ -116,7 +116,7 @@ def test_a_line_end_inside_a_translation_makes_no_second_line():
 def test_threads_reach_torch(model, monkeypatch):
     asked = []
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
-    assert main(["translate", "-m", model, "--threads", "3", "-b", "1", "我"]) == 0
+    assert main(["translate", "-m", model, "--engine", "model", "--threads", "3", "-b", "1", "我"]) == 0
     assert asked == [3]
 
 

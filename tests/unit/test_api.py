@@ -202,7 +202,7 @@ def test_load_reads_a_saved_model(tmp_path, tokenizer, translator):
         tokenizer,
         Translation(source="zh", target="en", both_directions=True),
     )
-    again = load(tmp_path / "run" / "best")
+    again = load(tmp_path / "run" / "best", engine="model")
     assert again.translate(TEXTS, beam_size=2) == translator.translate(TEXTS, beam_size=2)
     assert not again.model.training and {p.dtype for p in again.model.parameters()} == {torch.float32}
     with pytest.raises(UserError, match="-m .*best"):

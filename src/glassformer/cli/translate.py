@@ -219,7 +219,7 @@ def _spare(output: Path | None, inputs: dict[str, Path | None]) -> None:
 
 
 def _lines(text: list[str] | None, path: Path | None, errors: str) -> Iterator[str]:
-    from glassformer.data.corpus import read_lines
+    from glassformer.data.lines import read_lines
 
     if text:
         return (line for argument in text for line in argument.split("\n"))
@@ -230,7 +230,7 @@ def _lines(text: list[str] | None, path: Path | None, errors: str) -> Iterator[s
 
 def _matched(lines: list[str], path: Path, errors: str) -> tuple[Iterator[str], Sequence[str]]:
     """Lines and as many prefixes."""
-    from glassformer.data.corpus import read_lines
+    from glassformer.data.lines import read_lines
 
     prefixes = list(read_lines(path, errors=errors))
     if len(prefixes) != len(lines):
@@ -242,7 +242,7 @@ def _matched(lines: list[str], path: Path, errors: str) -> tuple[Iterator[str], 
 
 
 def _words(banned: str | None) -> list[str]:
-    from glassformer.data.corpus import read_lines
+    from glassformer.data.lines import read_lines
 
     if banned is None:
         return []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +16,7 @@ from glassformer.header import Header
 
 if TYPE_CHECKING:
     from glassformer.models.seq2seq import Seq2Seq
+    from glassformer.runtime.engine import NativeModel
 
 Ids = Sequence[Sequence[int]]
 
@@ -25,17 +25,16 @@ class NativeEngine:
     """A model in the native engine, on the CPU.
 
     Args:
-        native: the `glassformer.runtime.engine.NativeModel`.
+        native: the packed model.
         header: of the model's directory.
-        precision: what it was packed in.
         load_module: reads the torch module, which is done when it is first asked for.
     """
 
     name = "native"
 
-    def __init__(self, native: Any, header: Header, precision: str, load_module: Callable[[], Seq2Seq]) -> None:
+    def __init__(self, native: NativeModel, header: Header, load_module: Callable[[], Seq2Seq]) -> None:
         self._native, self._load_module = native, load_module
-        self.precision, self.vocab_size = precision, header.vocab_size
+        self.precision, self.vocab_size = native.precision, header.vocab_size
         self.source_limit, self.target_limit = header.source_limit, header.target_limit
 
     @cached_property
@@ -97,11 +96,12 @@ def open_native(
         Unavailable: it cannot run here, or not this model in this precision.
     """
     try:
-        runtime, pack = (importlib.import_module(f"glassformer.runtime.{name}") for name in ("engine", "pack"))
+        from glassformer.runtime.engine import EngineUnavailable, NativeModel
+        from glassformer.runtime.pack import packed
     except ImportError as error:
         raise Unavailable(f"it is not part of this installation ({error})") from None
     try:
-        native = runtime.NativeModel.open(pack.packed(path, precision), threads=threads)
-    except runtime.EngineUnavailable as error:
+        native = NativeModel.open(packed(path, precision), threads=threads)
+    except EngineUnavailable as error:
         raise Unavailable(str(error)) from None
-    return NativeEngine(native, header, getattr(native, "precision", precision), load_module)
+    return NativeEngine(native, header, load_module)

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from glassformer.runtime.engine import DecodeState, NativeModel
 
 
 class NativeState:
     """A `DecodeState` over the native engine's."""
 
-    def __init__(self, state: Any) -> None:
+    def __init__(self, state: DecodeState) -> None:
         self.native = state
 
     @property
     def length(self) -> int:
-        return int(self.native.length)
+        return self.native.length
 
     def select(self, index_N: Tensor) -> None:
-        self.native.select(index_N.numpy())
+        self.native.select(index_N.tolist())
 
     def truncate(self, length: int) -> None:
         self.native.truncate(length)
@@ -28,7 +31,7 @@ class NativeState:
 class NativeDecodable:
     """A `Decodable` over a `NativeModel`, on the CPU."""
 
-    def __init__(self, native: Any) -> None:
+    def __init__(self, native: NativeModel) -> None:
         self._native = native
 
     def start(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> NativeState:

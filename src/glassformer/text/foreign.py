@@ -54,14 +54,15 @@ def read(file: Path) -> tokenizers.Tokenizer:
         return wordpiece(file)
     text = file.read_text(encoding="utf-8")
     try:
+        return _with_chinese_joined(tokenizers.Tokenizer.from_str(text))
+    except Exception as error:  # the library raises this bare type alone
+        refusal = str(error)
+    try:
         state = json.loads(text)
     except ValueError as error:
         raise UserError(f"{file}: not a tokenizer.json ({error})") from None
     if isinstance(state, dict) and isinstance(state.get("model"), dict):
-        try:
-            return _with_chinese_joined(tokenizers.Tokenizer.from_str(text))
-        except Exception as error:  # the library raises this bare type alone
-            raise UserError(f"{file}: a tokenizer.json that the tokenizers library refuses: {error}") from None
+        raise UserError(f"{file}: a tokenizer.json that the tokenizers library refuses: {refusal}")
     if isinstance(state, dict) and state and all(isinstance(index, int) for index in state.values()):
         return byte_level_bpe(file, state)
     raise UserError(f"{file}: neither a tokenizer.json nor the vocabulary of a byte-level BPE (piece to id)")
