@@ -1,1 +1,1 @@
-"""The native engine: a model packed once, and decoded without PyTorch."""
+"""The fast path: a model packed for inference and run without PyTorch. Import its modules; they load little."""

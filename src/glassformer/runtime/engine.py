@@ -1,0 +1,262 @@
+"""A packed model, run by the native library. Imports neither PyTorch nor, before a single step is asked for, numpy."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from array import array
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from glassformer.runtime import format as packed_format
+from glassformer.runtime import library as native
+from glassformer.runtime.library import EngineUnavailable
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["DecodeState", "EngineUnavailable", "Found", "NativeModel"]
+
+NAN_LOGITS, NO_MEMORY = 2, 3
+
+
+class Found(NamedTuple):
+    """A target that search found.
+
+    Attributes:
+        ids: its tokens, without `<s>` and `</s>`.
+        token_logprobs: the natural log-probability of each, then of `</s>` if it was produced.
+        finished: whether `</s>` was produced.
+    """
+
+    ids: tuple[int, ...]
+    token_logprobs: tuple[float, ...]
+    finished: bool
+
+
+class NativeModel:
+    """An encoder–decoder in a packed file. Safe to use from several threads at once: nothing in it changes.
+
+    Attributes:
+        precision: "int8", "bf16" or "fp32".
+        kernels: the instruction set that it runs with.
+        threads: what one call may use.
+        source_limit, target_limit: longest sequences; None where positions have no end.
+    """
+
+    def __init__(self, header: dict[str, Any], data: mmap.mmap, start: int, threads: int, kernels: str) -> None:
+        self._library = native.library()
+        self._data = data  # keeps the mapping that all pointers lead into
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(data)) + start
+        self._size = header["size"]
+        self._kept: list[Any] = []
+        self.precision: str = header["precision"]
+        self.kernels, self.threads = kernels, threads
+        self.model = native.Model()
+        self._fill(self.model, header["model"])
+        limits = self.model.encoder.max_len or None, self.model.decoder.max_len or None
+        self.source_limit, self.target_limit = limits
+
+    @classmethod
+    def open(cls, file: str | os.PathLike[str], threads: int | None = None, kernels: str | None = None) -> NativeModel:
+        """Maps a packed file.
+
+        Args:
+            threads: None is one for each processor that this process may use.
+            kernels: an instruction set of `kernel_sets`; None is the best.
+
+        Raises:
+            EngineUnavailable: the library is not there, or the file is not one that it can run.
+        """
+        sets = native.kernel_sets()
+        if kernels is not None and kernels not in sets:
+            raise EngineUnavailable(f"no kernels {kernels!r} here; there are {', '.join(sets)}")
+        header, data, start = packed_format.read(Path(file))
+        try:
+            return cls(header, data, start, threads or _processors(), kernels or sets[0])
+        except (KeyError, TypeError, AttributeError) as error:
+            raise EngineUnavailable(f"{file}: its header is damaged ({error}); delete it") from None
+
+    def search(
+        self,
+        sources: Sequence[Sequence[int]],
+        *,
+        limits: Sequence[int],
+        bos_id: int,
+        eos_id: int,
+        prefixes: Sequence[Sequence[int]] | None = None,
+        banned_ids: Sequence[int] = (),
+        beam_size: int = 1,
+        n_best: int = 1,
+        length_penalty: float = 1.0,
+        workers: int = 0,
+    ) -> list[list[Found]]:
+        """Finds the best targets of each source, by the rules of `glassformer.generate.search`.
+
+        Args:
+            limits: the longest target of each, prefix and `</s>` included.
+            prefixes: what each target begins with.
+            workers: groups of sentences decoded side by side, each by threads/workers threads; 0 chooses.
+
+        Returns:
+            For each source at most `n_best` targets, best first.
+
+        Raises:
+            FloatingPointError: the model gave NaN logits.
+            MemoryError: there was not enough.
+        """
+        if prefixes is None:
+            prefixes = [()] * len(sources)
+        keep = [_ints(chain.from_iterable(sources)), _ints(map(len, sources)), _ints(chain.from_iterable(prefixes))]
+        keep += [_ints(map(len, prefixes)), _ints(limits), _ints(banned_ids)]
+        request = native.SearchRequest(
+            *keep,
+            sentences=len(sources),
+            n_banned=len(banned_ids),
+            beam_size=beam_size,
+            n_best=n_best,
+            bos=bos_id,
+            eos=eos_id,
+            threads=self.threads,
+            workers=workers,
+            length_penalty=length_penalty,
+        )
+        result = native.SearchResult()
+        kernels = self.kernels.encode()
+        self._check(self._library.gf_search(self.model, kernels, request, result))
+        try:
+            return _unpacked(result, len(sources))
+        finally:
+            self._library.gf_free_result(result)
+
+    def score(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], *, bos_id: int
+    ) -> list[list[float]]:
+        """The natural log-probability of each token of each target (`</s>` is one of them), by teacher forcing.
+
+        Raises:
+            FloatingPointError, MemoryError: as `search`.
+        """
+        # A forced search: the very steps, and so the very numbers, of the search that found a target.
+        found = self.search(
+            sources, limits=[max(len(t), 1) for t in targets], prefixes=targets, bos_id=bos_id, eos_id=-1
+        )
+        return [list(of_one[0].token_logprobs) for of_one in found]
+
+    def start(self, sources: Sequence[Sequence[int]]) -> DecodeState:
+        """Encodes the sources and returns a state of as many rows, for a decoding step by step."""
+        handle = native.Pointer()
+        lengths = _ints(map(len, sources))
+        ids = _ints(chain.from_iterable(sources))
+        self._check(
+            self._library.gf_start(
+                self.model, self.kernels.encode(), ids, lengths, len(sources), self.threads, ctypes.byref(handle)
+            )
+        )
+        return DecodeState(self, handle, len(sources))
+
+    def _check(self, status: int) -> None:
+        if status:
+            message = self._library.gf_error().decode()
+            raise {NAN_LOGITS: FloatingPointError, NO_MEMORY: MemoryError}.get(status, RuntimeError)(message)
+
+    def _fill(self, struct: Any, values: dict[str, Any]) -> None:
+        """Fills a struct from the header's data of the same names; arrays become pointers into the file."""
+        kinds = dict(struct._fields_)
+        for name, value in values.items():
+            if isinstance(value, list):
+                items = (native.Layer * len(value))()
+                for item, of_item in zip(items, value, strict=True):
+                    self._fill(item, of_item)
+                self._kept.append(items)
+                setattr(struct, name, items)
+            elif not isinstance(value, dict):
+                setattr(struct, name, value)
+            elif kinds[name] is not native.Pointer:
+                self._fill(getattr(struct, name), value)
+            elif not 0 <= value["at"] <= value["at"] + value["bytes"] <= self._size:
+                raise KeyError(name)
+            else:
+                setattr(struct, name, self._base + value["at"])
+
+
+class DecodeState:
+    """One decoding: its rows, and how far they are.
+
+    Attributes:
+        length: target positions read so far.
+        rows: hypotheses.
+    """
+
+    def __init__(self, model: NativeModel, handle: Any, rows: int) -> None:
+        self._model, self._handle = model, handle
+        self.rows, self.length = rows, 0
+
+    def step(self, tokens_NT: np.ndarray, *, last_only: bool = True) -> np.ndarray:
+        """Reads the next tokens of every row.
+
+        Returns:
+            Logits float32 (N, V) of what follows the last, or (N, T, V) with `last_only=False`.
+        """
+        import numpy as np
+
+        tokens_TN = np.ascontiguousarray(np.asarray(tokens_NT, np.int32).T)
+        if tokens_TN.shape[1] != self.rows:
+            raise ValueError(f"{tokens_TN.shape[1]} tokens for {self.rows} rows")
+        limit = self._model.target_limit
+        if limit is not None and self.length + len(tokens_TN) > limit:
+            raise ValueError(f"target position {self.length + len(tokens_TN)} is beyond the model's {limit}")
+        model = self._model.model
+        every = []
+        for tokens_N in tokens_TN:
+            logits_NV = np.empty((self.rows, model.output.n), np.float32)
+            pointer = tokens_N.ctypes.data_as(native.Ints)
+            self._model._check(self._model._library.gf_step(self._handle, pointer, logits_NV.ctypes.data))
+            self.length += 1
+            every.append(logits_NV[:, : model.target_vocab])
+        return every[-1] if last_only else np.stack(every, 1)
+
+    def select(self, index_N: Sequence[int]) -> None:
+        """Makes row i the old row `index_N[i]`."""
+        index = [int(i) for i in index_N]
+        if any(not 0 <= i < self.rows for i in index):
+            raise IndexError(f"rows {index} of {self.rows}")
+        self._model._check(self._model._library.gf_select(self._handle, _ints(index), len(index)))
+        self.rows = len(index)
+
+    def truncate(self, length: int) -> None:
+        """Forgets every position from `length` on."""
+        self._model._check(self._model._library.gf_truncate(self._handle, length))
+        self.length = min(self.length, length)
+
+    def __del__(self) -> None:
+        if self._handle:
+            self._model._library.gf_free(self._handle)
+            self._handle = None
+
+
+def _ints(values: Any) -> Any:
+    """Integers as a C array; never of no length, since an empty one has no address."""
+    held = array("i", values) or array("i", [0])
+    return (ctypes.c_int32 * len(held)).from_buffer(held)
+
+
+def _unpacked(result: Any, sentences: int) -> list[list[Found]]:
+    found: list[list[Found]] = []
+    hypothesis = at = 0
+    for sentence in range(sentences):
+        found.append([])
+        for _ in range(result.counts[sentence]):
+            length, finished = result.lengths[hypothesis], bool(result.finished[hypothesis])
+            ids, logprobs = result.tokens[at : at + length], result.logprobs[at : at + length]
+            found[-1].append(Found(tuple(ids[:-1] if finished else ids), tuple(logprobs), finished))
+            at += length
+            hypothesis += 1
+    return found
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

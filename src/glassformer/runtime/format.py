@@ -1,0 +1,80 @@
+"""The packed file: a header in JSON, then arrays, each at a multiple of 64 bytes.
+
+It is made for mapping into memory: nothing is copied or converted when it is opened. The layout of its arrays
+(native/abi.h) is the same for every instruction set.
+
+    8 bytes   b"GLASSPK" and the format's version
+    8 bytes   length of the header, little-endian
+    header    {"size": bytes in the file, "precision", "origin", "model": nested plain data, arrays as {"at", "bytes"}}
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from glassformer.runtime.library import EngineUnavailable
+
+VERSION = 1
+MAGIC = b"GLASSPK"
+ALIGNMENT = 64
+
+
+def write(file: Path, header: dict[str, Any], blobs: Iterable[tuple[int, Any]], size: int) -> None:
+    """Writes a packed file so that a reader sees all of it or none.
+
+    Args:
+        blobs: byte offsets from the end of the header's last line, and what stands there.
+        size: bytes that the blobs take.
+    """
+    text = json.dumps(header, separators=(",", ":")).encode()
+    start = _aligned(16 + len(text))
+    scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        with open(scratch, "wb") as out:
+            out.write(MAGIC + bytes([VERSION]) + len(text).to_bytes(8, "little") + text)
+            for at, blob in blobs:
+                out.seek(start + at)
+                out.write(blob)
+            out.truncate(start + size)
+        os.replace(scratch, file)
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def read(file: Path) -> tuple[dict[str, Any], mmap.mmap, int]:
+    """Maps a packed file.
+
+    Returns:
+        The header, the whole file, and where in it the arrays begin.
+
+    Raises:
+        EngineUnavailable: it is of another version, truncated, or no packed file.
+    """
+    try:
+        with open(file, "rb") as handle:
+            data = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise EngineUnavailable(f"{file}: cannot be mapped ({error})") from None
+    if data[:7] != MAGIC:
+        raise EngineUnavailable(f"{file}: not a packed model")
+    if data[7] != VERSION:
+        raise EngineUnavailable(f"{file}: packed in version {data[7]}, and this glassformer reads {VERSION}; delete it")
+    length = int.from_bytes(data[8:16], "little")
+    try:
+        header = json.loads(data[16 : 16 + length])
+        start = _aligned(16 + length)
+        whole = start + header["size"] == len(data)
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise EngineUnavailable(f"{file}: truncated or damaged; delete it, and it is packed again")
+    return header, data, start
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,79 @@
+// The C ABI that Python (engine.py) mirrors with ctypes: plain structs over memory that the caller keeps alive.
+//
+// Shapes, everywhere in this folder: D model, H heads, K head size, F feed-forward, V vocabulary, S source, T target.
+// Every inner size is padded to a multiple of 16 with zeros when a model is packed (pack.py), so no kernel has a tail.
+#pragma once
+#include <cstdint>
+
+namespace gf {
+
+constexpr int PANEL = 16;  // output rows that lie side by side in a packed matrix
+
+enum Type : int32_t { FP32 = 0, BF16 = 1, INT8 = 2 };
+enum Activation : int32_t { NONE = 0, RELU = 1, GELU = 2, GELU_TANH = 3, SILU = 4 };
+
+// y = x Wᵀ + b. The weight is [n / 16][k / G][16][G] with G = 1, 2, 4 elements to a 32-bit group for FP32, BF16, INT8:
+// one aligned load gives a group of 16 output rows, on every instruction set.
+struct Linear {
+  const void* weight;
+  const float* scale;       // INT8: [n] of each output row
+  const float* bias;        // [n]
+  const int32_t* row_sums;  // INT8: [n] sum of each quantised row
+  int32_t n, k, type, unused;
+};
+
+struct Norm {
+  const float* gain;  // [D]; null: no norm
+  const float* bias;  // [D]
+  float eps;
+  int32_t unused;
+};
+
+struct Layer {
+  Norm mixer_norm, cross_norm, ffn_norm;
+  Linear qkv, out;                      // qkv: queries (already divided by √K), keys, values
+  Linear cross_q, cross_kv, cross_out;  // weight null: no cross-attention
+  Linear up, down;                      // weight null: no feed-forward part
+  int32_t heads, head_size, cross_heads, cross_head_size;
+  int32_t activation, pre;
+};
+
+struct Stack {
+  const Layer* layers;
+  const float* positions;  // [max_len][D padded]; null: none
+  Norm final_norm;
+  int32_t n_layers, max_len;
+};
+
+struct Model {
+  Stack encoder, decoder;
+  Linear source_embed, target_embed, output;  // embeddings are looked up in packed matrices, so a tied one is stored once
+  float source_factor, target_factor;
+  int32_t d, width;  // D, and D padded
+  int32_t source_vocab, target_vocab;
+};
+
+struct SearchRequest {
+  const int32_t* sources;         // concatenated
+  const int32_t* source_lengths;  // [sentences]
+  const int32_t* prefixes;        // concatenated
+  const int32_t* prefix_lengths;  // [sentences]
+  const int32_t* limits;          // [sentences] longest target, prefix and </s> included
+  const int32_t* banned;
+  int32_t sentences, n_banned;
+  int32_t beam_size, n_best;
+  int32_t bos, eos;
+  int32_t threads, workers;  // threads in all; workers: groups of sentences decoded side by side, 0 chooses
+  double length_penalty;
+};
+
+// Hypotheses of all sentences, best first, concatenated; freed by gf_free_result.
+struct SearchResult {
+  int32_t* counts;    // [sentences]
+  int32_t* lengths;   // [hypotheses] log-probabilities of each, </s> included
+  int32_t* finished;  // [hypotheses]
+  int32_t* tokens;    // concatenated, </s> included where finished
+  float* logprobs;    // concatenated
+};
+
+}  // namespace gf

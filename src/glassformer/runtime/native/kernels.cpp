@@ -1,0 +1,320 @@
+// Compiled once for each instruction set; GF_SET names it.
+#include "kernels.h"
+
+#include <cmath>
+#include <limits>
+
+#include "simd.h"
+
+#define GF_JOIN2(a, b) a##b
+#define GF_JOIN(a, b) GF_JOIN2(a, b)
+#define GF_STRING2(a) #a
+#define GF_STRING(a) GF_STRING2(a)
+
+namespace gf {
+namespace {
+
+constexpr float INF = std::numeric_limits<float>::infinity();
+
+// --- inputs ----------------------------------------------------------------------------------------------------------
+
+void quantise(const float* x, int k, uint8_t* out, float* scale) {
+  vf most = splat(0.0f);
+  for (int i = 0; i < k; i += LANES) most = max(most, abs(load(x + i)));
+  float m = largest(most);
+  *scale = m / 127.0f;
+  // A row of zeros, or one so small that 127 / m is not finite, is zero.
+  float factor = m > 1e-35f ? 127.0f / m : 0.0f;
+  for (int i = 0; i < k; i += LANES) {
+    vi q = round_to_int(load(x + i) * factor) + Int8::OFFSET;
+#if defined(__AVX512F__)
+    _mm_storeu_si128((__m128i*)(out + i), _mm512_cvtepi32_epi8((__m512i)q));
+#else
+    for (int j = 0; j < LANES; j++) out[i + j] = (uint8_t)q[j];
+#endif
+  }
+}
+
+uint16_t to_bf16(float x) {  // to nearest, ties to even
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return (uint16_t)((bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+}
+
+void prepare(int32_t type, const float* x, int rows, int stride, int k, void* inputs, float* scales) {
+  for (int r = 0; r < rows; r++) {
+    const float* row = x + (size_t)r * stride;
+    if (type == INT8) {
+      quantise(row, k, (uint8_t*)inputs + (size_t)r * k, scales + r);
+    } else if (type == BF16) {
+      uint16_t* out = (uint16_t*)inputs + (size_t)r * k;
+      for (int i = 0; i < k; i++) out[i] = to_bf16(row[i]);
+    } else {
+      std::memcpy((float*)inputs + (size_t)r * k, row, (size_t)k * 4);
+    }
+  }
+}
+
+// --- products --------------------------------------------------------------------------------------------------------
+
+vf activate(vf x, int32_t activation) {
+  switch (activation) {
+    case RELU: return max(x, splat(0.0f));
+    case GELU: return 0.5f * x * (1.0f + erf(x * 0.70710678f));
+    case GELU_TANH: return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x));  // tanh(u) = 2 sigmoid(2u) − 1
+    case SILU: return x * sigmoid(x);
+    default: return x;
+  }
+}
+
+inline vf finish(const Linear& l, int n, vi acc, float scale) {
+  vi exact = Int8::OFFSET ? acc - Int8::OFFSET * load(l.row_sums + n) : acc;
+  return to_float(exact) * (load(l.scale + n) * scale) + load(l.bias + n);
+}
+inline vf finish(const Linear& l, int n, vf acc, float) { return acc + load(l.bias + n); }
+
+template <class T, int ROWS, int PANELS>
+void tile(const Linear& l, const typename T::In* x, const float* scales, int panel, float* y, int stride,
+          int32_t activation) {
+  const int groups = l.k / T::GROUP;
+  const char* weights[PANELS];
+  for (int p = 0; p < PANELS; p++) weights[p] = (const char*)l.weight + (size_t)(panel + p) * groups * 64;
+  typename T::Acc acc[ROWS][PANELS * VECTORS] = {};
+  for (int g = 0; g < groups; g++) {
+    vi w[PANELS * VECTORS];
+#pragma GCC unroll 16
+    for (int p = 0; p < PANELS; p++) {
+      __builtin_prefetch(weights[p] + (size_t)g * 64 + 2048);
+#pragma GCC unroll 4
+      for (int v = 0; v < VECTORS; v++) w[p * VECTORS + v] = load_bytes(weights[p] + (size_t)g * 64 + v * LANES * 4);
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) {
+      auto in = T::broadcast(x + (size_t)r * l.k + (size_t)g * T::GROUP);
+#pragma GCC unroll 16
+      for (int i = 0; i < PANELS * VECTORS; i++) acc[r][i] = T::add(acc[r][i], in, w[i]);
+    }
+  }
+  for (int r = 0; r < ROWS; r++)
+    for (int i = 0; i < PANELS * VECTORS; i++) {
+      int n = panel * PANEL + i * LANES;
+      vf out = finish(l, n, acc[r][i], scales ? scales[r] : 1.0f);
+      store(y + (size_t)r * stride + n, activate(out, activation));
+    }
+}
+
+template <class T, int PANELS, int ROWS = TILE_ROWS>
+void tile_rows(int rows, const Linear& l, const typename T::In* x, const float* scales, int panel, float* y, int stride,
+               int32_t activation) {
+  if constexpr (ROWS > 0) {
+    if (rows == ROWS) return tile<T, ROWS, PANELS>(l, x, scales, panel, y, stride, activation);
+    tile_rows<T, PANELS, ROWS - 1>(rows, l, x, scales, panel, y, stride, activation);
+  }
+}
+
+template <class T>
+void product_of(const Linear& l, const void* inputs, const float* scales, int rows, int first, int last, float* y,
+                int stride, int32_t activation) {
+  const auto* x = (const typename T::In*)inputs;
+  // Panels outside, rows inside: a group of panels stays in the cache while all rows pass.
+  const int blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
+  for (int panel = first; panel < last;) {
+    const int panels = last - panel >= TILE_PANELS ? TILE_PANELS : 1;
+    for (int b = 0; b < blocks; b++) {
+      const int from = rows * b / blocks, count = rows * (b + 1) / blocks - from;
+      const auto* in = x + (size_t)from * l.k;
+      const float* s = scales ? scales + from : nullptr;
+      float* out = y + (size_t)from * stride;
+      if (panels == TILE_PANELS)
+        tile_rows<T, TILE_PANELS>(count, l, in, s, panel, out, stride, activation);
+      else
+        tile_rows<T, 1>(count, l, in, s, panel, out, stride, activation);
+    }
+    panel += panels;
+  }
+}
+
+void product(const Linear& l, const void* inputs, const float* scales, int rows, int first, int last, float* y,
+             int stride, int32_t activation) {
+  switch (l.type) {
+    case INT8: return product_of<Int8>(l, inputs, scales, rows, first, last, y, stride, activation);
+    case BF16: return product_of<Bf16>(l, inputs, nullptr, rows, first, last, y, stride, activation);
+    default: return product_of<Fp32>(l, inputs, nullptr, rows, first, last, y, stride, activation);
+  }
+}
+
+// --- rows ------------------------------------------------------------------------------------------------------------
+
+void layer_norm(const float* x, int d, int width, const Norm& norm, float* out) {
+  // Features beyond d are zero: they add nothing to the sum, and what they add to the squares is taken off.
+  vf total = splat(0.0f);
+  for (int i = 0; i < width; i += LANES) total += load(x + i);
+  const float mean = sum(total) / d;
+  vf squares = splat(0.0f);
+  for (int i = 0; i < width; i += LANES) {
+    vf centred = load(x + i) - mean;
+    squares += centred * centred;
+  }
+  const float variance = (sum(squares) - (width - d) * mean * mean) / d;
+  const float factor = 1.0f / std::sqrt(variance + norm.eps);
+  for (int i = 0; i < width; i += LANES)
+    store(out + i, (load(x + i) - mean) * factor * load(norm.gain + i) + load(norm.bias + i));
+}
+
+void add(float* x, const float* y, int n) {
+  for (int i = 0; i < n; i += LANES) store(x + i, load(x + i) + load(y + i));
+}
+
+void embed(const Linear& table, int32_t id, float factor, float* out) {
+  const int panel = id / PANEL, lane = id % PANEL;
+  const char* column = (const char*)table.weight + lane * 4;
+  if (table.type == INT8) {
+    factor *= table.scale[id];
+    const int groups = table.k / 4;
+    for (int g = 0; g < groups; g++) {
+      const int8_t* four = (const int8_t*)(column + ((size_t)panel * groups + g) * 64);
+      for (int i = 0; i < 4; i++) out[g * 4 + i] = four[i] * factor;
+    }
+  } else if (table.type == BF16) {
+    const int groups = table.k / 2;
+    for (int g = 0; g < groups; g++) {
+      uint32_t pair;
+      std::memcpy(&pair, column + ((size_t)panel * groups + g) * 64, 4);
+      for (int i = 0; i < 2; i++, pair >>= 16) {
+        uint32_t bits = pair << 16;
+        float value;
+        std::memcpy(&value, &bits, 4);
+        out[g * 2 + i] = value * factor;
+      }
+    }
+  } else {
+    for (int g = 0; g < table.k; g++) {
+      float value;
+      std::memcpy(&value, column + ((size_t)panel * table.k + g) * 64, 4);
+      out[g] = value * factor;
+    }
+  }
+}
+
+// --- attention -------------------------------------------------------------------------------------------------------
+
+void transpose_keys(const float* keys, int s, int stride, int head_size, float* transposed) {
+  for (int block = 0; block < s; block += PANEL, transposed += PANEL * head_size) {
+    const int count = s - block < PANEL ? s - block : PANEL;
+    const float* from = keys + (size_t)block * stride;
+    for (int e = 0; e < head_size; e++)
+      for (int j = 0; j < PANEL; j++) transposed[e * PANEL + j] = j < count ? from[(size_t)j * stride + e] : 0.0f;
+  }
+}
+
+// Scores to weights that sum to 1, over n of `padded` places; the places behind n become 0.
+void softmax(float* scores, int n, int padded) {
+  for (int i = n; i < padded; i++) scores[i] = -INF;
+  vf most = splat(-INF);
+  for (int i = 0; i < padded; i += LANES) most = max(most, load(scores + i));
+  const float shift = largest(most);
+  vf total = splat(0.0f);
+  for (int i = 0; i < padded; i += LANES) {
+    vf e = exp(load(scores + i) - shift);
+    store(scores + i, e);
+    total += e;
+  }
+  const float factor = 1.0f / sum(total);
+  for (int i = 0; i < padded; i += LANES) store(scores + i, load(scores + i) * factor);
+}
+
+template <int ROWS>
+void attend_rows(const float* q, int q_stride, const float* transposed_keys, const float* values, int v_stride, int s,
+                 int head_size, float* out, int out_stride, float* scratch) {
+  const int padded = (s + PANEL - 1) / PANEL * PANEL;
+  const float* keys = transposed_keys;
+  for (int block = 0; block < padded; block += PANEL, keys += PANEL * head_size) {
+    vf acc[ROWS][VECTORS] = {};
+    for (int e = 0; e < head_size; e++)
+      for (int v = 0; v < VECTORS; v++) {
+        vf k = load(keys + e * PANEL + v * LANES);
+        for (int r = 0; r < ROWS; r++) acc[r][v] += q[(size_t)r * q_stride + e] * k;
+      }
+    for (int r = 0; r < ROWS; r++)
+      for (int v = 0; v < VECTORS; v++) store(scratch + (size_t)r * padded + block + v * LANES, acc[r][v]);
+  }
+  for (int r = 0; r < ROWS; r++) softmax(scratch + (size_t)r * padded, s, padded);
+  for (int e = 0; e < head_size; e += PANEL) {
+    vf acc[ROWS][VECTORS] = {};
+    for (int j = 0; j < s; j++)
+      for (int v = 0; v < VECTORS; v++) {
+        vf value = load(values + (size_t)j * v_stride + e + v * LANES);
+        for (int r = 0; r < ROWS; r++) acc[r][v] += scratch[(size_t)r * padded + j] * value;
+      }
+    for (int r = 0; r < ROWS; r++)
+      for (int v = 0; v < VECTORS; v++) store(out + (size_t)r * out_stride + e + v * LANES, acc[r][v]);
+  }
+}
+
+void attend(const float* q, int n, int q_stride, const float* transposed_keys, const float* values, int v_stride, int s,
+            int head_size, float* out, int out_stride, float* scratch) {
+  for (int i = 0; i < n;) {
+    const int rows = n - i >= 4 ? 4 : 1;
+    (rows == 4 ? attend_rows<4> : attend_rows<1>)(q + (size_t)i * q_stride, q_stride, transposed_keys, values, v_stride, s,
+                                                  head_size, out + (size_t)i * out_stride, out_stride, scratch);
+    i += rows;
+  }
+}
+
+void attend_scattered(const float* q, const float* const* past, int n, int key_offset, int value_offset,
+                      int head_size, float* out, float* scratch) {
+  const int padded = (n + PANEL - 1) / PANEL * PANEL;
+  for (int j = 0; j < n; j++) {
+    const float* key = past[j] + key_offset;
+    vf acc = splat(0.0f);
+    for (int e = 0; e < head_size; e += LANES) acc += load(q + e) * load(key + e);
+    scratch[j] = sum(acc);
+  }
+  softmax(scratch, n, padded);
+  for (int e = 0; e < head_size; e += PANEL) {
+    vf acc[VECTORS] = {};
+    for (int j = 0; j < n; j++)
+      for (int v = 0; v < VECTORS; v++) acc[v] += scratch[j] * load(past[j] + value_offset + e + v * LANES);
+    for (int v = 0; v < VECTORS; v++) store(out + e + v * LANES, acc[v]);
+  }
+}
+
+// --- choice ----------------------------------------------------------------------------------------------------------
+
+void exponential_sum(const float* logits, int n, float* most, float* total) {
+  vf m = splat(-INF);
+  for (int i = 0; i < n; i += LANES) m = max(m, load(logits + i));
+  *most = largest(m);
+  const float shift = *most > -INF ? *most : 0.0f;
+  vf s = splat(0.0f), poison = splat(0.0f);
+  for (int i = 0; i < n; i += LANES) {
+    vf x = load(logits + i);
+    s += exp(x - shift);
+    poison += x == x ? vf{} : x;  // exp and max both lose a NaN
+  }
+  *total = sum(s + poison);
+}
+
+void top(const float* logits, int n, int32_t base, Candidate* best, int count) {
+  for (int i = 0; i < n; i += LANES) {
+    unsigned better = greater(load(logits + i), splat(best[count - 1].logit));
+    for (; better; better &= better - 1) {
+      const int at = i + __builtin_ctz(better);
+      const float logit = logits[at];
+      if (!(logit > best[count - 1].logit)) continue;
+      int place = count - 1;
+      for (; place > 0 && best[place - 1].logit < logit; place--) best[place] = best[place - 1];
+      best[place] = {logit, base + at};
+    }
+  }
+}
+
+}  // namespace
+
+extern const Kernels GF_JOIN(kernels_, GF_SET);
+const Kernels GF_JOIN(kernels_, GF_SET) = {
+    GF_STRING(GF_SET), prepare, product, layer_norm, add, embed, transpose_keys, attend, attend_scattered,
+    exponential_sum,   top,
+};
+
+}  // namespace gf

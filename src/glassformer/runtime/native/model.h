@@ -1,0 +1,110 @@
+// The forward pass of a packed model, and what a decoding remembers between its steps.
+#pragma once
+#include <vector>
+
+#include "abi.h"
+#include "kernels.h"
+#include "memory.h"
+#include "team.h"
+
+namespace gf {
+
+inline int padded(int n) { return (n + PANEL - 1) / PANEL * PANEL; }
+
+// A run of rows that belong together: the tokens of a sentence, or the hypotheses of one.
+struct Run {
+  int first, count, sentence;
+};
+
+// Buffers of one team for passes of at most `rows` rows over keys of at most `keys` positions.
+class Workspace {
+ public:
+  Workspace(const Model& model, const Kernels& kernels, int team, int rows, int keys);
+
+  // What each row has for itself. For few rows every thread of a team has its own copy and computes all of them, which
+  // costs less than waiting for the others; for more they are shared, and each thread computes its share of the rows.
+  struct RowBuffers {
+    float *x, *normed, *scales;
+    void* inputs;
+  };
+  struct Own {
+    RowBuffers few;
+    float *scores, *transposed, *logits;
+    const float** past;
+    Candidate* best;
+  };
+
+  const Model& model;
+  const Kernels& kernels;
+  RowBuffers rows;
+  std::vector<Own> own;
+  float *projected, *mixed, *hidden, *delta;  // what products write and attention reads, always shared
+  float *largest, *sums;                      // [chunks of the vocabulary][rows]
+  float* wanted;                              // [rows]
+
+  void reserve_choice(int rows, int candidates);  // room for choose(); before a team starts
+
+ private:
+  RowBuffers row_buffers(int count);
+  Arena arena_;
+};
+
+// What one decoding remembers: cross-attention's keys and values of each sentence, and those of every step's rows. A row
+// finds its own past by the chain of its ancestors, so that choosing among hypotheses copies no keys and no values.
+class State {
+ public:
+  State(const Model& model, const Kernels& kernels, const int32_t* ids, const int32_t* lengths, int sentences);
+
+  void encode(const Team& team, Workspace& space);  // before the first step, by a whole team
+
+  int rows() const { return (int)sentence_.size(); }
+  int length() const { return length_; }
+  int longest_source() const { return longest_source_; }
+  int source_tokens() const { return source_tokens_; }
+  const float* memory(int row) const { return memory_ + (size_t)row * model.width; }
+
+  void select(const int32_t* index, int count);
+  void truncate(int length);
+  void extend();  // room for one more step; by one thread while the others wait
+
+  // Reads one token a row; afterwards `space` holds the last hidden states, normed and prepared for the output product.
+  void step(const Team& team, Workspace& space, const int32_t* tokens);
+
+  const Model& model;
+  const Kernels& kernels;
+
+ private:
+  struct Cross {
+    float *keys, *values;  // [heads][⌈S/16⌉][K][16], [S][heads · K]
+  };
+  float* remembered(int step, int layer, int row) const;
+
+  Arena arena_;
+  const int32_t* ids_;
+  std::vector<Run> sources_;
+  std::vector<Cross> cross_;  // [layer][sentence]
+  float* memory_ = nullptr;   // [source tokens][width]
+  std::vector<float*> steps_;
+  std::vector<int> step_rows_;
+  std::vector<size_t> layer_offset_;  // of each layer's keys and values in a row's floats
+  std::vector<int32_t> sentence_;     // of each row
+  std::vector<std::vector<int32_t>> ancestors_;  // [row][step]: the row that it was
+  std::vector<Run> runs_;                        // rows by sentence
+  int length_ = 0, source_tokens_ = 0, longest_source_ = 0;
+};
+
+// All hidden states of the encoder, [tokens][width], in `space` and in `out`.
+void encode_rows(const Team& team, Workspace& space, const Stack& stack, const std::vector<Run>& runs,
+                 const int32_t* ids, float* out);
+
+// The output product over `count` rows that are prepared in `space`: every row's Σ e^(logit − largest) in parts of the
+// vocabulary, the logit of wanted_ids[row] (if ≥ 0), and each thread's `candidates` best of its share of the vocabulary.
+void choose(const Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,
+            const std::vector<int32_t>& banned);
+// log Σ e^logit of a row, after choose(). The same number whatever the team.
+float log_sum(const Workspace& space, int row, int count);
+
+// All logits [count][stride], by the whole team.
+void all_logits(const Team& team, Workspace& space, int count, float* logits, int stride);
+
+}  // namespace gf

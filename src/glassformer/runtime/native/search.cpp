@@ -1,0 +1,255 @@
+#include "search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <string>
+
+#include "model.h"
+
+namespace gf {
+namespace {
+
+constexpr double NEVER = -std::numeric_limits<double>::infinity();
+
+double length_penalty(int length, double alpha) { return std::pow((5.0 + length) / 6.0, alpha); }
+
+// Tokens chosen so far, as chains that share their beginnings.
+struct Node {
+  int parent;  // −1: the beginning
+  int32_t token;
+  float logprob;
+};
+
+struct Growing {
+  int node;
+  double sum;
+};
+
+struct Unit {
+  int sentence, limit;
+  const int32_t* prefix;
+  int prefix_length;
+  std::vector<Growing> growing;
+  std::vector<Hypothesis> done;
+};
+
+struct Choice {
+  double sum;
+  int parent;  // among the unit's growing
+  int32_t token;
+  float logprob;
+};
+
+// One team's search over some of a request's sentences.
+class Search {
+ public:
+  Search(const Model& model, const Kernels& kernels, const SearchRequest& request, const std::vector<int>& sentences,
+         const std::vector<const int32_t*>& sources, const std::vector<const int32_t*>& prefixes)
+      : request_(request), banned_(request.banned, request.banned + request.n_banned) {
+    std::sort(banned_.begin(), banned_.end());
+    int longest = 1, count = 0;
+    for (int s : sentences) {
+      ids_.insert(ids_.end(), sources[s], sources[s] + request.source_lengths[s]);
+      lengths_.push_back(request.source_lengths[s]);
+      units_.push_back({s, request.limits[s], prefixes[s], request.prefix_lengths[s], {{-1, 0.0}}, {}});
+      longest = std::max({longest, request.source_lengths[s], request.limits[s]});
+      live_.push_back(count++);
+    }
+    state_ = std::make_unique<State>(model, kernels, ids_.data(), lengths_.data(), count);
+    rows_ = std::max(count * request.beam_size, 1);
+    longest_ = longest;
+    tokens_.assign(count, request.bos);
+    wanted_.assign(count, -1);
+  }
+
+  void run(int threads) {
+    // The encoder sees more rows than a step does, and a step needs room for its choice: one workspace after the other.
+    {
+      Workspace space(state_->model, state_->kernels, threads, state_->source_tokens(), state_->longest_source());
+      run_team(threads, [&](const Team& team) { state_->encode(team, space); });
+    }
+    Workspace space(state_->model, state_->kernels, threads, rows_, longest_);
+    space.reserve_choice(rows_, request_.beam_size);
+    begin_step();
+    run_team(threads, [&](const Team& team) {
+      while (true) {
+        const int count = state_->rows();
+        state_->step(team, space, tokens_.data());
+        choose(team, space, count, wanted_.data(), candidates_, banned_);
+        if (team.id == 0) advance_safely(space, team.size);
+        team.wait();
+        if (finished_) return;
+      }
+    });
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+  std::vector<Unit>& units() { return units_; }
+
+ private:
+  void begin_step() {
+    state_->extend();
+    length_++;
+    candidates_ = 0;
+    size_t row = 0;
+    wanted_.resize(tokens_.size());
+    for (int u : live_) {
+      const Unit& unit = units_[u];
+      const int32_t forced = length_ <= unit.prefix_length ? unit.prefix[length_ - 1] : -1;
+      for (size_t i = 0; i < unit.growing.size(); i++) wanted_[row++] = forced;
+      candidates_ = std::max(candidates_, slots(unit));
+    }
+  }
+
+  // The others wait meanwhile, so what is thrown here must end the work of all.
+  void advance_safely(const Workspace& space, int threads) {
+    try {
+      advance(space, threads);
+      if (!finished_) begin_step();
+    } catch (...) {
+      failure_ = std::current_exception();
+      finished_ = true;
+    }
+  }
+
+  int slots(const Unit& unit) const { return request_.beam_size - (int)unit.done.size(); }
+
+  void advance(const Workspace& space, int threads) {
+    std::vector<int> still_live;
+    std::vector<int32_t> tokens, parents;
+    const int count = state_->rows();
+    int row = 0;
+    for (int u : live_) {
+      Unit& unit = units_[u];
+      const int first = row;
+      row += (int)unit.growing.size();
+      std::vector<Choice> choices = survivors(space, threads, unit, first, count);
+      if (choices.empty() && unit.done.empty())  // nothing is allowed any more: what stands is all there is
+        for (const Growing& each : unit.growing) finish(unit, each.node, false);
+      std::vector<Growing> grown;
+      std::vector<int32_t> grown_tokens, grown_parents;
+      double best = NEVER;
+      for (const Choice& c : choices) {
+        nodes_.push_back({unit.growing[c.parent].node, c.token, c.logprob});
+        const int node = (int)nodes_.size() - 1;
+        if (c.token == request_.eos || length_ >= unit.limit) {
+          finish(unit, node, c.token == request_.eos);
+          continue;
+        }
+        grown.push_back({node, c.sum});
+        grown_tokens.push_back(c.token);
+        grown_parents.push_back(first + c.parent);
+        best = std::max(best, c.sum);
+      }
+      unit.growing.swap(grown);
+      if (settled(unit, best)) continue;
+      still_live.push_back(u);
+      tokens.insert(tokens.end(), grown_tokens.begin(), grown_tokens.end());
+      parents.insert(parents.end(), grown_parents.begin(), grown_parents.end());
+    }
+    live_.swap(still_live);
+    tokens_.swap(tokens);
+    finished_ = live_.empty();
+    if (!finished_) state_->select(parents.data(), (int)parents.size());
+  }
+
+  // The best continuations of a unit, at most as many as it has slots, best first.
+  std::vector<Choice> survivors(const Workspace& space, int threads, const Unit& unit, int first, int count) const {
+    std::vector<Choice> found;
+    for (int i = 0; i < (int)unit.growing.size(); i++) {
+      const int row = first + i;
+      const float normaliser = log_sum(space, row, count);
+      if (std::isnan(normaliser)) throw NotANumber(length_);
+      auto consider = [&](int32_t token, float logit) {
+        const float logprob = logit - normaliser;
+        if (std::isfinite(logprob)) found.push_back({unit.growing[i].sum + logprob, i, token, logprob});
+      };
+      if (wanted_[row] >= 0) {
+        consider(wanted_[row], space.wanted[row]);
+        continue;
+      }
+      for (int t = 0; t < threads; t++) {
+        const Candidate* best = space.own[t].best + (size_t)row * candidates_;
+        for (int c = 0; c < candidates_ && best[c].id >= 0; c++) consider(best[c].id, best[c].logit);
+      }
+    }
+    std::stable_sort(found.begin(), found.end(), [](const Choice& a, const Choice& b) { return a.sum > b.sum; });
+    if ((int)found.size() > slots(unit)) found.resize(slots(unit));
+    return found;
+  }
+
+  void finish(Unit& unit, int node, bool finished) {
+    Hypothesis h{{}, {}, 0.0, finished};
+    for (int n = node; n >= 0; n = nodes_[n].parent) {
+      h.tokens.push_back(nodes_[n].token);
+      h.logprobs.push_back(nodes_[n].logprob);
+    }
+    std::reverse(h.tokens.begin(), h.tokens.end());
+    std::reverse(h.logprobs.begin(), h.logprobs.end());
+    for (float logprob : h.logprobs) h.score += logprob;
+    h.score /= length_penalty((int)h.logprobs.size(), request_.length_penalty);
+    unit.done.push_back(std::move(h));
+  }
+
+  // Whether no descendant of the best growing hypothesis can enter the n-best: log-probabilities are at most 0, so a sum
+  // only falls, and dividing by the penalty of the longest target is the kindest that can happen to it.
+  bool settled(const Unit& unit, double best_sum) const {
+    if (best_sum == NEVER) return true;
+    if ((int)unit.done.size() < request_.n_best) return false;
+    std::vector<double> scores;
+    for (const Hypothesis& h : unit.done) scores.push_back(h.score);
+    std::nth_element(scores.begin(), scores.begin() + (request_.n_best - 1), scores.end(), std::greater<>());
+    return best_sum / length_penalty(unit.limit, request_.length_penalty) <= scores[request_.n_best - 1];
+  }
+
+  const SearchRequest& request_;
+  std::vector<int32_t> banned_, ids_, lengths_;
+  std::vector<Unit> units_;
+  std::vector<int> live_;
+  std::vector<Node> nodes_;
+  std::unique_ptr<State> state_;
+  std::vector<int32_t> tokens_, wanted_;
+  int rows_ = 0, longest_ = 0, length_ = 0, candidates_ = 0;
+  bool finished_ = false;
+  std::exception_ptr failure_;
+};
+
+std::vector<const int32_t*> starts(const int32_t* ids, const int32_t* lengths, int count) {
+  std::vector<const int32_t*> all;
+  for (int i = 0; i < count; ids += lengths[i++]) all.push_back(ids);
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::vector<Hypothesis>> search(const Model& model, const Kernels& kernels, const SearchRequest& request) {
+  std::vector<std::vector<Hypothesis>> found(request.sentences);
+  if (request.sentences == 0) return found;
+  const auto sources = starts(request.sources, request.source_lengths, request.sentences);
+  const auto prefixes = starts(request.prefixes, request.prefix_lengths, request.sentences);
+  const int threads = std::max(request.threads, 1);
+  const int workers = std::min({request.workers > 0 ? request.workers : threads, threads, request.sentences});
+  // Neighbours are of like length, so sentences go round: every worker gets as much.
+  std::vector<std::vector<int>> parts(workers);
+  for (int s = 0; s < request.sentences; s++) parts[s % workers].push_back(s);
+  run_team(workers, [&](const Team& team) {
+    for (int part = team.id; part < workers; part += team.size) {
+      Search one(model, kernels, request, parts[part], sources, prefixes);
+      one.run(std::max(threads / workers, 1));
+      for (Unit& unit : one.units()) {
+        auto& done = unit.done;
+        std::stable_sort(done.begin(), done.end(),
+                         [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
+        if ((int)done.size() > request.n_best) done.resize(request.n_best);
+        found[unit.sentence] = std::move(done);
+      }
+    }
+  });
+  return found;
+}
+
+}  // namespace gf

@@ -1,0 +1,192 @@
+// One vector type for every instruction set, on the vector extensions of GCC and Clang; what they cannot say is
+// written once for each set here, and nowhere else. A translation unit is compiled for one set, chosen by flags.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#if defined(__x86_64__) || defined(__i386__)
+#include <immintrin.h>
+#elif defined(__ARM_NEON)
+#include <arm_neon.h>
+#endif
+
+namespace gf {
+namespace {
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16;
+#elif defined(__AVX2__)
+constexpr int LANES = 8;
+#else
+constexpr int LANES = 4;
+#endif
+constexpr int VECTORS = 16 / LANES;  // vectors in a panel
+
+typedef float vf __attribute__((vector_size(LANES * 4)));
+typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
+
+inline vf load(const float* p) { vf v; std::memcpy(&v, p, sizeof v); return v; }
+inline vi load(const int32_t* p) { vi v; std::memcpy(&v, p, sizeof v); return v; }
+inline vi load_bytes(const void* p) { vi v; std::memcpy(&v, p, sizeof v); return v; }
+inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+inline vf splat(float x) { return x - vf{}; }
+inline vi splat(int32_t x) { return x - vi{}; }
+inline vf max(vf a, vf b) { return a > b ? a : b; }
+inline vf min(vf a, vf b) { return a < b ? a : b; }
+inline vf abs(vf a) { return (vf)((vu)a & 0x7fffffffu); }
+inline vf to_float(vi a) { return __builtin_convertvector(a, vf); }
+// To the nearest integer, ties to even, for |a| < 2^22.
+inline vi round_to_int(vf a) { return (vi)(a + 12582912.0f) - 0x4B400000; }
+
+inline float sum(vf v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_add_ps((__m512)v);
+#else
+  float s[LANES];
+  std::memcpy(s, &v, sizeof v);
+  for (int half = LANES / 2; half; half /= 2)
+    for (int i = 0; i < half; i++) s[i] += s[i + half];
+  return s[0];
+#endif
+}
+inline float largest(vf v) {
+#if defined(__AVX512F__)
+  return _mm512_reduce_max_ps((__m512)v);
+#else
+  float s[LANES];
+  std::memcpy(s, &v, sizeof v);
+  for (int i = 1; i < LANES; i++) s[0] = s[i] > s[0] ? s[i] : s[0];
+  return s[0];
+#endif
+}
+// A bit for each lane where a > b.
+inline unsigned greater(vf a, vf b) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
+#else
+  vi m = a > b;
+  unsigned bits = 0;
+  for (int i = 0; i < LANES; i++) bits |= (unsigned)(m[i] & 1) << i;
+  return bits;
+#endif
+}
+
+// e^x in float32 to about 2 ulp; 0 below −87.3. Range reduction by ln 2 in two parts, then a polynomial (Cephes' expf).
+inline vf exp(vf x) {
+  x = max(x, splat(-88.0f));
+  vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
+  vf r = x - n * 0.693359375f;
+  r = r + n * 2.12194440e-4f;
+  vf p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  vi power = (__builtin_convertvector(n, vi) + 127) << 23;
+  vf e = p * (vf)(power & (power > 0));
+  return x > -87.3f ? e : vf{};
+}
+
+inline vf sigmoid(vf x) { return 1.0f / (1.0f + exp(-min(max(x, splat(-80.0f)), splat(80.0f)))); }
+
+// Abramowitz and Stegun 7.1.26: |error| ≤ 1.5e-7.
+inline vf erf(vf x) {
+  vf a = abs(x), t = 1.0f / (1.0f + 0.3275911f * a);
+  vf p = ((((1.061405429f * t - 1.453152027f) * t + 1.421413741f) * t - 0.284496736f) * t + 0.254829592f) * t;
+  vf y = 1.0f - p * exp(-a * a);
+  return x < 0.0f ? -y : y;
+}
+
+// --- One step of a matrix product over a 32-bit group of inputs ------------------------------------------------------
+// in: how an input is held; Broadcast: a group of one row, in all lanes; add(): accumulators += group · weights.
+
+struct Fp32 {
+  typedef vf Acc;
+  typedef float In;
+  typedef vf Broadcast;
+  static constexpr int GROUP = 1;
+  static Broadcast broadcast(const In* x) { return splat(*x); }
+  static Acc add(Acc acc, Broadcast x, vi w) { return acc + x * (vf)w; }
+};
+
+#if defined(__AVX512BF16__)
+struct Bf16 {
+  typedef vf Acc;
+  typedef uint16_t In;
+  typedef vi Broadcast;
+  static constexpr int GROUP = 2;
+  static Broadcast broadcast(const In* x) { int32_t pair; std::memcpy(&pair, x, 4); return splat(pair); }
+  static Acc add(Acc acc, Broadcast x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)x, (__m512bh)w); }
+};
+#else
+struct Bf16 {  // weights widen to float32; inputs are rounded to bfloat16 all the same, so that sets agree
+  typedef vf Acc;
+  typedef uint16_t In;
+  struct Broadcast { vf even, odd; };
+  static constexpr int GROUP = 2;
+  static float widen(uint16_t x) { uint32_t bits = (uint32_t)x << 16; float f; std::memcpy(&f, &bits, 4); return f; }
+  static Broadcast broadcast(const In* x) { return {splat(widen(x[0])), splat(widen(x[1]))}; }
+  static Acc add(Acc acc, Broadcast x, vi w) {
+    acc = acc + x.even * (vf)((vu)w << 16);
+    return acc + x.odd * (vf)((vu)w & 0xffff0000u);
+  }
+};
+#endif
+
+// Signed inputs in [−127, 127]. Where the dot product takes unsigned inputs they are held plus 128, and 128 times the
+// row's sum of weights is taken off afterwards.
+struct Int8 {
+  typedef vi Acc;
+  typedef uint8_t In;
+  static constexpr int GROUP = 4;
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+  static constexpr int OFFSET = 128;
+#else
+  static constexpr int OFFSET = 0;
+#endif
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+  // Products of two are summed in 16 bits with saturation: |x| times ±w stays below 2 · 127² < 2¹⁵.
+  struct Broadcast { __m256i magnitude, sign; };
+  static Broadcast broadcast(const In* x) {
+    int32_t group;
+    std::memcpy(&group, x, 4);
+    __m256i v = _mm256_set1_epi32(group);
+    return {_mm256_abs_epi8(v), v};
+  }
+  static Acc add(Acc acc, Broadcast x, vi w) {
+    __m256i pairs = _mm256_maddubs_epi16(x.magnitude, _mm256_sign_epi8((__m256i)w, x.sign));
+    return acc + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  }
+#else
+  typedef vi Broadcast;
+  static Broadcast broadcast(const In* x) { int32_t group; std::memcpy(&group, x, 4); return splat(group); }
+  static Acc add(Acc acc, Broadcast x, vi w) {
+#if defined(__AVX512VNNI__)
+    return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)x, (__m512i)w);
+#elif defined(__AVXVNNI__)
+    return (vi)_mm256_dpbusd_avx_epi32((__m256i)acc, (__m256i)x, (__m256i)w);
+#elif defined(__ARM_FEATURE_DOTPROD)
+    return (vi)vdotq_s32((int32x4_t)acc, (int8x16_t)x, (int8x16_t)w);
+#else
+    for (int shift = 24; shift >= 0; shift -= 8) acc += ((x << shift) >> 24) * ((w << shift) >> 24);
+    return acc;
+#endif
+  }
+#endif
+};
+
+// How many rows and panels a matrix product keeps in registers: accumulators, one weight vector a panel, one broadcast.
+#if defined(__AVX512F__)
+constexpr int TILE_ROWS = 6, TILE_PANELS = 4;
+#elif defined(__AVX2__)
+constexpr int TILE_ROWS = 4, TILE_PANELS = 1;
+#elif defined(__aarch64__)
+constexpr int TILE_ROWS = 6, TILE_PANELS = 1;
+#else
+constexpr int TILE_ROWS = 2, TILE_PANELS = 1;
+#endif
+
+}  // namespace
+}  // namespace gf

@@ -1,0 +1,341 @@
+"""Packs a MODEL for the native engine: weights quantised, rearranged for the kernels, and written to be mapped."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from glassformer.config import (
+    AttentionConfig,
+    BlockConfig,
+    EmbedConfig,
+    LayerNormConfig,
+    LearnedPositionConfig,
+    MLPConfig,
+    ModelConfig,
+    SinusoidalConfig,
+    StackConfig,
+)
+from glassformer.errors import UserError
+from glassformer.runtime import format as packed_format
+from glassformer.runtime.library import EngineUnavailable
+
+PANEL = 16
+TYPES = {"fp32": 0, "bf16": 1, "int8": 2}
+GROUP = {"fp32": 1, "bf16": 2, "int8": 4}
+ACTIVATIONS = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "silu": 4}
+
+Weights = Mapping[str, np.ndarray]
+
+
+class Packer:
+    """Gathers a model's arrays and describes them as `native/abi.h` names them.
+
+    Attributes:
+        precision: "int8" (symmetric, a scale for each output row), "bf16" or "fp32"; norms, biases and positions are
+            float32 in all.
+    """
+
+    def __init__(self, config: ModelConfig, weights: Weights, precision: str) -> None:
+        self.config, self.weights, self.precision = config, weights, precision
+        self.blobs: list[tuple[int, np.ndarray]] = []
+        self.size = 0
+        self.model = self._model()
+
+    def write(self, file: Path, origin: str) -> None:
+        header = {"size": self.size, "precision": self.precision, "origin": origin, "model": self.model}
+        packed_format.write(file, header, ((at, array.tobytes()) for at, array in self.blobs), self.size)
+
+    def _model(self) -> dict[str, Any]:
+        config = self.config
+        target = config.target_embed or config.embed
+        source_embed = self._linear("embed.weight")
+        target_embed = self._linear("target_embed.weight") if config.target_embed else source_embed
+        bias = self.weights["head.bias"] if config.head.bias else None
+        if not config.tie:
+            output = self._linear("head.weight", bias)
+        elif bias is None:
+            output = target_embed
+        else:
+            output = {**target_embed, "bias": self._array(_padded(bias, PANEL))}
+        return {
+            "encoder": self._stack("encoder", config.encoder),
+            "decoder": self._stack("decoder", config.decoder),
+            "source_embed": source_embed,
+            "target_embed": target_embed,
+            "output": output,
+            "source_factor": self._factor(config.embed),
+            "target_factor": self._factor(target),
+            "d": config.d_model,
+            "width": _up(config.d_model),
+            "source_vocab": config.embed.vocab_size,
+            "target_vocab": config.target_vocab_size,
+        }
+
+    def _factor(self, embed: EmbedConfig) -> float:
+        return math.sqrt(self.config.d_model) if embed.scale else 1.0
+
+    def _stack(self, name: str, config: StackConfig) -> dict[str, Any]:
+        position = config.position
+        positions = None
+        if position is not None:
+            positions = self._array(_padded(self._positions(f"{name}.position.weight", position), PANEL))
+        return {
+            "layers": [self._layer(f"{name}.layers.{i}", block) for i, block in enumerate(config.blocks)],
+            "positions": positions,
+            "final_norm": self._norm(f"{name}.final_norm", config.final_norm),
+            "n_layers": len(config.blocks),
+            "max_len": position.max_len if position is not None else 0,
+        }
+
+    def _positions(self, name: str, config: SinusoidalConfig | LearnedPositionConfig) -> np.ndarray:
+        if isinstance(config, LearnedPositionConfig):
+            return self.weights[name]
+        d = self.config.d_model
+        angles = np.arange(config.first, config.first + config.max_len, dtype=np.float64)[:, None]
+        angles = angles * config.base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
+        pairs = np.sin(angles), np.cos(angles)
+        if config.layout == "interleaved":
+            return np.stack(pairs, axis=-1).reshape(config.max_len, d)
+        return np.concatenate(pairs, axis=-1)
+
+    def _layer(self, name: str, block: BlockConfig) -> dict[str, Any]:
+        _known(block.mixer, AttentionConfig)
+        heads, size = self._heads(block.mixer)
+        layer: dict[str, Any] = {
+            "mixer_norm": self._norm(f"{name}.mixer_residual.norm", block.norm),
+            "qkv": self._projections(f"{name}.mixer", ("query", "key", "value"), heads, size),
+            "out": self._out(f"{name}.mixer", heads, size),
+            "heads": heads,
+            "head_size": _up(size),
+            "pre": int(block.order == "pre"),
+        }
+        if block.cross is not None:
+            heads, size = self._heads(block.cross)
+            layer |= {
+                "cross_norm": self._norm(f"{name}.cross_residual.norm", block.norm),
+                "cross_q": self._projections(f"{name}.cross", ("query",), heads, size),
+                "cross_kv": self._projections(f"{name}.cross", ("key", "value"), heads, size),
+                "cross_out": self._out(f"{name}.cross", heads, size),
+                "cross_heads": heads,
+                "cross_head_size": _up(size),
+            }
+        if block.ffn is not None:
+            _known(block.ffn, MLPConfig)
+            layer |= {
+                "ffn_norm": self._norm(f"{name}.ffn_residual.norm", block.norm),
+                "up": self._linear(f"{name}.ffn.up.weight", self.weights.get(f"{name}.ffn.up.bias")),
+                "down": self._linear(f"{name}.ffn.down.weight", self.weights.get(f"{name}.ffn.down.bias")),
+                "activation": ACTIVATIONS[block.ffn.activation],
+            }
+        return layer
+
+    def _heads(self, config: AttentionConfig) -> tuple[int, int]:
+        return config.n_heads, config.d_head or self.config.d_model // config.n_heads
+
+    def _projections(self, name: str, parts: tuple[str, ...], heads: int, size: int) -> dict[str, Any]:
+        """Projections into heads, one under the other; queries are divided by √K here, once for all."""
+        matrices, biases = [], []
+        for part in parts:
+            factor = 1 / math.sqrt(size) if part == "query" else 1.0
+            weight = self.weights[f"{name}.{part}.weight"]
+            bias = self.weights.get(f"{name}.{part}.bias", np.zeros(len(weight), np.float32))
+            matrices.append(_pad_heads(weight * np.float32(factor), heads, size))
+            biases.append(_pad_heads(bias * np.float32(factor), heads, size))
+        return self._matrix(f"{name}.{parts[0]}", np.concatenate(matrices), np.concatenate(biases))
+
+    def _out(self, name: str, heads: int, size: int) -> dict[str, Any]:
+        weight = _pad_heads(self.weights[f"{name}.out.weight"].T, heads, size).T
+        return self._matrix(f"{name}.out", weight, self.weights.get(f"{name}.out.bias"))
+
+    def _linear(self, name: str, bias: np.ndarray | None = None) -> dict[str, Any]:
+        return self._matrix(name, self.weights[name], bias)
+
+    def _matrix(self, name: str, weight: np.ndarray, bias: np.ndarray | None) -> dict[str, Any]:
+        """A matrix [n, k] and its bias, as a `Linear`."""
+        if not (np.isfinite(weight).all() and (bias is None or np.isfinite(bias).all())):
+            raise UserError(f"{name}: holds NaN or infinity, so the model cannot be packed; train it again")
+        if bias is None:
+            bias = np.zeros(len(weight), np.float32)
+        weight, bias = _padded(weight, PANEL, PANEL), _padded(bias, PANEL)
+        n, k = weight.shape
+        linear: dict[str, Any] = {"n": n, "k": k, "type": TYPES[self.precision], "bias": self._array(bias)}
+        if self.precision == "int8":
+            weight, scale = quantise(weight)
+            linear["scale"] = self._array(scale)
+            linear["row_sums"] = self._array(weight.sum(1, dtype=np.int32))
+        elif self.precision == "bf16":
+            weight = to_bf16(weight)
+        group = GROUP[self.precision]
+        panels = weight.reshape(n // PANEL, PANEL, k // group, group).transpose(0, 2, 1, 3)
+        linear["weight"] = self._array(np.ascontiguousarray(panels))
+        return linear
+
+    def _norm(self, name: str, config: LayerNormConfig | None) -> dict[str, Any]:
+        if config is None:
+            return {"eps": 0.0}
+        _known(config, LayerNormConfig)
+        gain = self.weights[f"{name}.weight"]
+        bias = self.weights.get(f"{name}.bias", np.zeros_like(gain))
+        if not (np.isfinite(gain).all() and np.isfinite(bias).all()):
+            raise UserError(f"{name}: holds NaN or infinity, so the model cannot be packed; train it again")
+        return {
+            "gain": self._array(_padded(gain, PANEL)),
+            "bias": self._array(_padded(bias, PANEL)),
+            "eps": config.eps,
+        }
+
+    def _array(self, array: np.ndarray) -> dict[str, int]:
+        if array.dtype == np.float64:
+            array = array.astype(np.float32)
+        at = self.size
+        self.blobs.append((at, array))
+        self.size += -(-array.nbytes // packed_format.ALIGNMENT) * packed_format.ALIGNMENT
+        return {"at": at, "bytes": array.nbytes}
+
+
+def quantise(weight_NK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Symmetric int8, one scale a row: weight ≈ scale · q, |q| ≤ 127.
+
+    Returns:
+        q (N, K) int8 and scale (N,) float32.
+    """
+    scale_N = (np.abs(weight_NK).max(1) / 127).astype(np.float32)
+    inverse_N = np.divide(1, scale_N, out=np.zeros_like(scale_N), where=scale_N > 1e-35)
+    return np.clip(np.rint(weight_NK * inverse_N[:, None]), -127, 127).astype(np.int8), scale_N
+
+
+def to_bf16(values: np.ndarray) -> np.ndarray:
+    """The upper halves of float32, rounded to nearest, ties to even, as uint16."""
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def read_weights(file: Path) -> dict[str, np.ndarray]:
+    """A safetensors file's float tensors as float32 (https://github.com/huggingface/safetensors, "Format").
+
+    Raises:
+        UserError: it is missing or damaged.
+    """
+    try:
+        data = np.memmap(file, np.uint8, "r")
+        length = int(data[:8].view("<u8")[0])
+        header = json.loads(bytes(data[8 : 8 + length]))
+        weights = {}
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            first, last = entry["data_offsets"]
+            raw = data[8 + length + first : 8 + length + last]
+            if entry["dtype"] == "BF16":
+                values = (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
+            else:
+                values = raw.view({"F32": "<f4", "F16": "<f2", "F64": "<f8"}[entry["dtype"]]).astype(np.float32)
+            weights[name] = values.reshape(entry["shape"])
+    except FileNotFoundError:
+        raise UserError(f"{file.parent}: not a model directory: it has no {file.name}") from None
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise UserError(f"{file}: damaged or not readable ({error}); copy or train it again") from None
+    return weights
+
+
+def pack(directory: Path, precision: str, file: Path) -> None:
+    """Packs the MODEL in `directory` into `file`.
+
+    Raises:
+        UserError: the MODEL is damaged, or holds NaN.
+        EngineUnavailable: it has a part that the native engine does not know.
+    """
+    config = _config(directory)
+    try:
+        Packer(config, read_weights(directory / "model.safetensors"), precision).write(file, origin(directory))
+    except KeyError as error:
+        raise UserError(f"{directory}: model.safetensors lacks {error.args[0]}; copy or train it again") from None
+
+
+def packed(directory: Path, precision: str) -> Path:
+    """The packed file of a MODEL: packed now, or found where an earlier call left it.
+
+    It lies in `$GLASSFORMER_CACHE`, or `$XDG_CACHE_HOME/glassformer`, or `~/.cache/glassformer`, or where none of them
+    can be written, in the directory for temporary files.
+    """
+    precision = "int8" if precision == "auto" else precision
+    name = f"{hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:16]}-{precision}.packed"
+    expected = origin(directory)
+    places = [place for place in _places() if _usable(place)]
+    for place in places:
+        if (place / name).exists():
+            try:
+                if packed_format.read(place / name)[0]["origin"] == expected:
+                    return place / name
+            except EngineUnavailable:
+                pass  # of another version, or damaged: packed anew
+    if not places:
+        raise EngineUnavailable("no directory to pack the model into can be written; set GLASSFORMER_CACHE to one")
+    pack(directory, precision, places[0] / name)
+    return places[0] / name
+
+
+def origin(directory: Path) -> str:
+    """What tells one state of a MODEL from another, without reading its weights."""
+    try:
+        config = (directory / "config.json").read_bytes()
+        weights = (directory / "model.safetensors").stat()
+    except OSError as error:
+        raise UserError(f"{directory}: not a model directory ({error.strerror})") from None
+    return f"{hashlib.sha256(config).hexdigest()[:16]}-{weights.st_size}-{weights.st_mtime_ns}"
+
+
+def _places() -> list[Path]:
+    if chosen := os.environ.get("GLASSFORMER_CACHE"):
+        return [Path(chosen)]
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return [Path(cache) / "glassformer", Path(tempfile.gettempdir()) / f"glassformer-{os.getuid()}"]
+
+
+def _usable(place: Path) -> bool:
+    try:
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError:
+        return False
+    return os.access(place, os.W_OK) and place.stat().st_uid == os.getuid()
+
+
+def _config(directory: Path) -> ModelConfig:
+    file = directory / "config.json"
+    try:
+        return ModelConfig.from_dict(json.loads(file.read_text(encoding="utf-8"))["model"], str(file))
+    except (OSError, ValueError, KeyError) as error:
+        raise UserError(f"{file}: cannot be read ({error})") from None
+
+
+def _known(part: Any, known: type) -> None:
+    if type(part) is not known:
+        raise EngineUnavailable(f"it does not know {type(part).__name__.removesuffix('Config')}")
+
+
+def _up(n: int) -> int:
+    return -(-n // PANEL) * PANEL
+
+
+def _padded(array: np.ndarray, *multiples: int) -> np.ndarray:
+    """Zeros behind the last axes, up to multiples of these."""
+    array = np.asarray(array, np.float32)
+    axes = [(0, 0)] * (array.ndim - len(multiples))
+    axes += [(0, -size % m) for size, m in zip(array.shape[-len(multiples) :], multiples, strict=True)]
+    return np.pad(array, axes)
+
+
+def _pad_heads(array: np.ndarray, heads: int, size: int) -> np.ndarray:
+    """[heads · size, …] to [heads · size padded, …], zeros behind each head."""
+    split = array.reshape(heads, size, *array.shape[1:])
+    padded = np.pad(split, [(0, 0), (0, _up(size) - size), *[(0, 0)] * (array.ndim - 1)])
+    return padded.reshape(heads * _up(size), *array.shape[1:])
