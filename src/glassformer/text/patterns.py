@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
@@ -73,6 +74,31 @@ def disjoint(found: list[Found]) -> list[Found]:
         ):
             kept.insert(place, candidate)
     return kept
+
+
+def pair_tags(tags: Sequence[Sequence[str] | None]) -> list[int | None]:
+    """The number of each tag's other half; None for one without. Pairs never cross.
+
+    Args:
+        tags: for each its slash before the name, its name, and its slash at the end; None for one that is always alone.
+    """
+    partners: list[int | None] = [None] * len(tags)
+    waiting: list[tuple[int, str]] = []
+    names = Counter[str]()  # of those waiting: without it, closing tags of another name would look through all of them
+    for number, tag in enumerate(tags):
+        if tag is None or (tag[2] and not tag[0]):
+            continue
+        closing, name, _ = tag
+        if not closing:
+            waiting.append((number, name))
+            names[name] += 1
+        while closing and names[name]:
+            opening, other = waiting.pop()
+            names[other] -= 1
+            if other == name:
+                partners[opening], partners[number] = number, opening
+                break
+    return partners
 
 
 @lru_cache(maxsize=256)

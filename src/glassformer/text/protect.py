@@ -17,7 +17,7 @@ from functools import cached_property
 
 from glassformer.errors import UserError
 from glassformer.text.masks import LITERAL, MASK, key, literal_pattern, mask_pattern, masks
-from glassformer.text.patterns import Found, Patterns, find
+from glassformer.text.patterns import Found, Patterns, find, pair_tags
 from glassformer.text.recipe import SPACELESS
 
 _TAG = re.compile(r"<(/?)([\w:.-]+)(?:[^<>]*[^/<>])?(/?)>", re.ASCII)
@@ -123,7 +123,7 @@ class Protected:
         """For each span its tags that have a partner: their own number and the partner's, in the source's order."""
         owners = [(i, tag) for i, span in enumerate(self.spans) for tag in _TAG.finditer(span.text)]
         tags: list[list[tuple[int, int]]] = [[] for _ in self.spans]
-        for number, partner in enumerate(_partners([tag for _, tag in owners])):
+        for number, partner in enumerate(pair_tags([tag.group(1, 2, 3) for _, tag in owners])):
             if partner is not None:
                 tags[owners[number][0]].append((number, partner))
         return tags
@@ -284,14 +284,22 @@ def protect(text: str, *, mask: str = MASK, patterns: Patterns = ()) -> Protecte
 
 def _everywhere(text: str, found: list[Found]) -> list[Found]:
     """`found` and what is spelled like it elsewhere: else restoring could not tell which of them was meant."""
-    literals = sorted({text[f.start : f.end] for f in found}, key=len, reverse=True)
-    pattern = re.compile("|".join(map(re.escape, literals)))
+    literals = {text[f.start : f.end] for f in found}
+    # Looked up by first character and length: a pattern of thousands of literals would try each of them at each place.
+    lengths: dict[str, list[int]] = {}
+    for first, length in sorted({(literal[0], len(literal)) for literal in literals}, key=lambda pair: -pair[1]):
+        lengths.setdefault(first, []).append(length)
+    first_of_any = re.compile("[" + "".join(map(re.escape, sorted(lengths))) + "]")
+    again = []
     edges = [0, *(place for f in found for place in (f.start, f.end)), len(text)]
-    again = [
-        Found(*match.span(), "again")
-        for start, end in zip(edges[::2], edges[1::2], strict=True)
-        for match in pattern.finditer(text, start, end)
-    ]
+    for place, end in zip(edges[::2], edges[1::2], strict=True):
+        while match := first_of_any.search(text, place, end):
+            start = match.start()
+            stops = (start + length for length in lengths[match[0]])
+            stop = next((stop for stop in stops if stop <= end and text[start:stop] in literals), None)
+            if stop is not None:
+                again.append(Found(start, stop, "again"))
+            place = stop or start + 1
     return sorted([*found, *again])
 
 
@@ -308,10 +316,7 @@ def _runs(found: list[Found]) -> Iterator[tuple[Found, Found]]:
 def _wrapping(text: str, found: list[Found]) -> tuple[int, int]:
     """How many of `found` lead the text, and where those begin that end it: tags with no partner in between."""
     matches = [_TAG.fullmatch(text, f.start, f.end) for f in found]
-    partners: list[int | None] = [None] * len(found)
-    numbers = [i for i, match in enumerate(matches) if match]
-    for own, partner in enumerate(_partners([match for match in matches if match])):
-        partners[numbers[own]] = None if partner is None else numbers[partner]
+    partners = pair_tags([match and match.group(1, 2, 3) for match in matches])
 
     def strippable(index: int, inside: range) -> bool:
         match, partner = matches[index], partners[index]
@@ -334,21 +339,6 @@ def _wrapping(text: str, found: list[Found]) -> tuple[int, int]:
         if (first, last) == (lead, trail):
             return lead, trail
         lead, trail = first, last
-
-
-def _partners(tags: list[re.Match[str]]) -> list[int | None]:
-    """The number of each tag's other half; None for one without."""
-    partners: list[int | None] = [None] * len(tags)
-    waiting: list[int] = []
-    for number, tag in enumerate(tags):
-        if not tag[1] and not tag[3]:
-            waiting.append(number)
-        elif tag[1]:
-            opening = next((i for i in reversed(waiting) if tags[i][2] == tag[2]), None)
-            if opening is not None:
-                partners[opening], partners[number] = number, opening
-                del waiting[waiting.index(opening) :]
-    return partners
 
 
 def _boundary(text: str, target: int, opens: bool) -> int:

@@ -28,7 +28,9 @@ class Sentence(NamedTuple):
 
 _CLOSERS = r"”’»›\)\]\}）］】〕〉》」』｝〞＂"
 _OPENERS = r"“‘«‹\(\[\{（［【〔〈《「『｛〝¿¡"
-_BREAK = re.compile(r"\s*[\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029]\s*")
+_BREAKS = r"\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029"
+# A match begins only where a run does, here and below: a run of a million is looked at once, not once for each begin.
+_BREAK = re.compile(rf"(?<!\s)[^\S{_BREAKS}]*+[{_BREAKS}]\s*")
 _WIDE = rf"[{SPACELESS}]"
 _STOP = re.compile(
     rf"[.．!?。！？；｡؟۔।॥…⋯‼⁇⁈⁉]+(?P<closed>(?:[{_CLOSERS}]|[\"'](?=\s|$)|\"(?=\"|{_WIDE})|</[A-Za-z][\w.-]{{0,20}}>)*)"
@@ -180,10 +182,11 @@ class _Ranges:
         return index >= 0 and place < self._ends[index]
 
 
-_WEAK_STOP = re.compile(rf"[.!?]+[{_CLOSERS}\"']*(?=\s)|[。！？；…⋯]+[{_CLOSERS}]*")
-_CLAUSE_END = re.compile(r"[，；：、]+[”’」』）]*|[,;:]+[”’\"')]*(?=\s)|——|(?<=\s)[—–-]+(?=\s)")
+_WEAK_STOP = re.compile(rf"(?<![.!?])[.!?]++[{_CLOSERS}\"']*+(?=\s)|[。！？；…⋯]+[{_CLOSERS}]*")
+_CLAUSE_END = re.compile(r"[，；：、]+[”’」』）]*|(?<![,;:])[,;:]++[”’\"')]*+(?=\s)|——|(?<=\s)[—–-]+(?=\s)")
 _BLANK = re.compile(r"\s+")
 _REACH = 64
+_HEAD = 8
 
 
 def _shorten(
@@ -196,12 +199,20 @@ def _shorten(
         [match.end() for match in pattern.finditer(text) if not whole.hold(match.end())]
         for pattern in (_WEAK_STOP, _CLAUSE_END, _BLANK)
     ]
+
+    def is_long(start: int, stop: int) -> bool:
+        # The head of a long part tells mostly, without reading all of it again at each halving.
+        head = start + _HEAD * max_length
+        if head < stop and not whole.hold(head) and length_of(text[start:head]) > max_length:
+            return True
+        return length_of(text[start:stop]) > max_length
+
     waiting = [(0, len(text))]
     while waiting:
         start, end = waiting.pop()
         part = text[start:end].rstrip()
         stop = start + len(part)
-        if len(part) > 1 and length_of(part) > max_length:
+        if len(part) > 1 and is_long(start, stop):
             cut = _cut(text, start, stop, ranks, whole)
             while text[cut].isspace():
                 cut += 1

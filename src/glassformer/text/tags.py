@@ -11,12 +11,13 @@ alignment, the tags come out well nested, each exactly once, and the text betwee
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import NamedTuple
 
-from glassformer.text.patterns import find
+from glassformer.text.patterns import find, pair_tags
 from glassformer.text.recipe import SPACELESS
 from glassformer.text.words import words
 
@@ -66,7 +67,8 @@ def strip_tags(text: str) -> Tagged:
     <br/> parts words. Tags whose partner is missing or on the other side of another element's edge are alone.
     """
     tags = [(found.start, found.end) for found in find(text) if found.kind == "tag"]
-    partners = _partners([text[start:end] for start, end in tags])
+    names = (_NAME.fullmatch(text, start, end) for start, end in tags)
+    partners = pair_tags([name and name.group(1, 2, 3) for name in names])
     plain, end = "", 0
     root = Element(0, 0, "")
     stack = [root]
@@ -121,6 +123,7 @@ class _Carrier:
             if 0 <= s < len(self.source) and 0 <= t < len(self.target):
                 self.targets[s].add(t)
                 self.sources[t].add(s)
+        self.linked = [0, *accumulate(map(bool, self.sources))]  # how many of the first n target words have links
 
     def render(self, elements: Sequence[Element]) -> str:
         everything = _Span(0, len(self.target), 0, len(self.translation))
@@ -128,95 +131,91 @@ class _Carrier:
 
     def _fill(self, elements: Sequence[Element], inside: range, span: _Span) -> str:
         """The text of `span` with elements in it, which stand around some of the source words `inside`."""
+        if not elements:
+            return self.translation[span.start : span.end]
         own = [self._inside(element) for element in elements]
         placed: dict[int, _Span] = {}
+        taken: list[_Span] = []
         for number in sorted(range(len(elements)), key=lambda i: -len(own[i])):
-            if own[number] and own[number] == inside and not placed:
-                placed[number] = span
-            elif run := self._run(own[number], span, placed.values()):
+            everything = bool(own[number]) and own[number] == inside and not placed
+            if run := span if everything else self._run(own[number], span, taken):
                 placed[number] = run
-        taken = list(placed.values())
+                insort(taken, run)
+        anchors = [word for word in inside if any(span.first <= t < span.last for t in self.targets[word])]
         for number, element in enumerate(elements):
             if number not in placed:
-                placed[number] = self._gap(element, own[number].start, inside, span, taken)
-        result, end = "", span.start
+                placed[number] = self._gap(element, own[number].start, inside, span, taken, anchors)
+        filled, end = [], span.start
         for number in sorted(placed, key=lambda i: (placed[i].start, placed[i].end, i)):
             element, place = elements[number], placed[number]
             filling = self._fill(element.children, own[number], place)
-            result += self.translation[end : place.start] + element.opening + filling + element.closing
+            filled += [self.translation[end : place.start], element.opening, filling, element.closing]
             end = place.end
-        return result + self.translation[end : span.end]
+        return "".join([*filled, self.translation[end : span.end]])
 
     def _inside(self, element: Element) -> range:
         """The source words inside an element, even with a part of theirs; for a tag alone, none before the next one."""
         first = bisect_right(self.ends, element.start)
         return range(first, max(first, bisect_left(self.starts, element.end)))
 
-    def _run(self, inside: range, span: _Span, taken: Collection[_Span]) -> _Span | None:
-        """The run of free words in `span` that links favour most, the shortest of equals (Bentley 1984)."""
-        best, first, total, least = (0, 0, 0), -1, 0, 0
-        for word in range(span.first, span.last):
-            if any(run.first <= word < run.last for run in taken):
+    def _run(self, inside: range, span: _Span, taken: list[_Span]) -> _Span | None:
+        """The run of free words in `span` that links favour most, the shortest of equals (Bentley 1984).
+
+        A word linked to `inside` counts 1 and one with other links -1; so the runs begin and end with one of the first.
+        """
+        best, first, total, before = (0, 0, 0), -1, 0, -1
+        for word in sorted({t for s in inside for t in self.targets[s] if span.first <= t < span.last}):
+            run = bisect_right(taken, word, key=lambda run: run.first) - 1
+            if run >= 0 and taken[run].last > before:  # between this word and the last one, or around this one
                 first = -1
-            elif any(s in inside for s in self.sources[word]):
-                if first < 0 or total <= least:
-                    first, least = word, total
-                total += 1
-                best = max(best, (total - least, first - word - 1, -first))
-            elif self.sources[word]:
-                total -= 1
+            total -= self.linked[word] - self.linked[before + 1]
+            before = word
+            if run >= 0 and word < taken[run].last:
+                continue
+            if first < 0 or total <= 0:
+                first, total = word, 0
+            total += 1
+            best = max(best, (total, first - word - 1, -first))
         gain, length, start = best
         return self._span(-start, -start - length) if gain else None
 
-    def _gap(self, element: Element, place: int, inside: range, span: _Span, taken: Collection[_Span]) -> _Span:
+    def _gap(
+        self, element: Element, place: int, inside: range, span: _Span, taken: list[_Span], anchors: list[int]
+    ) -> _Span:
         """Where in `span`, outside of what is taken, an element goes that has no words: before the source's `place`."""
-        before, after = self.source_text[: element.start][-1:], self.source_text[element.end :][:1]
+        before = self.source_text[max(0, element.start - 1) : element.start]
+        after = self.source_text[element.end : element.end + 1]
         behind = bool(before.strip()) and not after.strip()
-        gap = self._neighbour(place, inside, span, behind)
-        for run in taken:
-            if run.first < gap < run.last:
-                gap = run.first if gap - run.first < run.last - gap else run.last
+        gap = self._neighbour(place, inside, span, behind, anchors)
+        number = bisect_left(taken, gap, key=lambda run: run.first) - 1
+        if number >= 0 and gap < taken[number].last:
+            run = taken[number]
+            gap = run.first if gap - run.first < run.last - gap else run.last
         if gap in (span.first, span.last):
             offset = span.start if gap == span.first else span.end
         else:
             offset = self.target[gap - 1].end if behind else self.target[gap].start
         return _Span(gap, gap, offset, offset)
 
-    def _neighbour(self, place: int, inside: range, span: _Span, behind: bool) -> int:
-        """The target word before which goes what stands before the source word `place`, rather behind its neighbour."""
+    def _neighbour(self, place: int, inside: range, span: _Span, behind: bool, anchors: list[int]) -> int:
+        """The target word before which goes what stands before the source word `place`, rather behind its neighbour.
+
+        Args:
+            anchors: the words of `inside` with links into `span`.
+        """
         if place <= inside.start:
             return span.first
-        if place >= inside.stop:
+        if place >= inside.stop or not anchors:
             return span.last
-        for distance in range(len(inside)):
-            sides = [(place + distance, 0), (place - 1 - distance, 1)]
-            for word, step in reversed(sides) if behind else sides:
-                found = [t for t in self.targets[word] if span.first <= t < span.last] if word in inside else []
-                if found:
-                    return max(found) + 1 if step else min(found)
-        return span.last
+        index = bisect_left(anchors, place)
+        right, left = anchors[index : index + 1], anchors[max(0, index - 1) : index]
+        left_first = not right or (bool(left) and place - 1 - left[0] < right[0] - place + behind)
+        word = (left if left_first else right)[0]
+        found = [t for t in self.targets[word] if span.first <= t < span.last]
+        return max(found) + 1 if left_first else min(found)
 
     def _span(self, first: int, last: int) -> _Span:
         return _Span(first, last, self.target[first].start, self.target[last - 1].end)
-
-
-def _partners(tags: Sequence[str]) -> list[int | None]:
-    """The number of each tag's other half; None for a tag alone."""
-    partners: list[int | None] = [None] * len(tags)
-    waiting: list[tuple[int, str]] = []
-    for number, tag in enumerate(tags):
-        match = _NAME.fullmatch(tag)
-        if match is None or match[3]:
-            continue
-        if not match[1]:
-            waiting.append((number, match[2]))
-            continue
-        depth = next((i for i in reversed(range(len(waiting))) if waiting[i][1] == match[2]), None)
-        if depth is not None:
-            opening = waiting[depth][0]
-            partners[opening], partners[number] = number, opening
-            del waiting[depth:]
-    return partners
 
 
 def _joined(before: str, after: str) -> str:
