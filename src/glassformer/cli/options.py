@@ -1,5 +1,8 @@
 """Flags and streams that several commands share."""
 
+import errno
+import os
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -78,12 +81,58 @@ def read_limited_pairs(path: Path, source: str, target: str, limit: int | None) 
 
 @contextmanager
 def output_stream(path: Path | None) -> Iterator[TextIO]:
-    """Standard output, or a file to be written in UTF-8 with `\\n` at each line's end."""
+    """Standard output, or a file to be written in UTF-8 with `\\n` at each line's end.
+
+    The file is `PATH.partial` until the block ends well. If it does not, PATH stays what it was, and what was written
+    before is in `PATH.partial`, which standard error tells; without a line in it, it goes.
+    """
     if path is None:
         yield sys.stdout
-    else:
+        return
+    final = Path(os.path.realpath(path))
+    # A pipe or a device cannot be replaced, nor can a file in a folder where only the file may be written.
+    if final.exists() and not (final.is_file() and os.access(final.parent, os.W_OK)):
         with open(path, "w", encoding="utf-8", newline="\n") as stream:
             yield stream
+        return
+    partial = partial_file(final)
+    try:
+        stream = open(partial, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    try:
+        with stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        if final.exists():
+            shutil.copymode(final, partial)
+        os.replace(partial, final)
+    except BaseException as error:
+        if (
+            isinstance(error, OSError)
+            and error.filename is None
+            and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        ):
+            error.filename = str(path)
+        _keep(partial)
+        raise
+
+
+def _keep(partial: Path) -> None:
+    """Says what a file holds that did not become whole, and clears it away if that is nothing."""
+    with open(partial, "rb") as stream:
+        lines = sum(line.endswith(b"\n") for line in stream)
+    if lines:
+        print(f"what was done before is kept: {partial} holds the first {lines} lines", file=sys.stderr)
+    else:
+        partial.unlink()
+
+
+def partial_file(path: Path) -> Path:
+    """Where a file is written until it is whole."""
+    return path.with_name(f"{path.name}.partial")
 
 
 class Progress:
