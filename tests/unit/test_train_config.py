@@ -39,6 +39,8 @@ def test_everything_has_a_default_but_the_data(tmp_path):
         (MINIMAL + "model: {d_modle: 8}", r"c\.yaml: model: .*d_model"),
         (MINIMAL + "model: {from: d, dropout: 0.1}", r"model: from brings a whole model along, so leave dropout out"),
         ("data: {train: t.tsv, source: en, target: en}", r"source and target are both 'en'"),
+        ("data: {train: t, masked_share: 1.5}", r"data\.masked_share: .*less than or equal to 1, got 1\.5"),
+        ("data: {train: t, mask_terms: m.tsv}", r"mask_terms masks nothing while masked_share is 0; set masked_share"),
         ("data: {train: 3}", r"data\.train: expected a file, or a list of files"),
         ("data: {train: []}", r"data\.train: expected a file, or a list of files"),
         ("data: {train: [[a, b, c]]}", r"data\.train: expected a file, or a list of files and of pairs"),

@@ -60,13 +60,20 @@ class DataSection(Config):
     """Train one model for both; its sources then begin with a target-language token."""
     reverse_share: Share = 1.0
     """Share of the pairs, drawn anew each epoch, that is also shown in the reverse direction."""
+    masked_share: Share = 0.0
+    """Share of the pairs that say the same number, Latin word or term on both sides, drawn anew each epoch, in which it
+    is masked: translation puts such masks in the place of placeholders, URLs and tags."""
+    mask_terms: Corpus | None = None
+    """Terms and their translations, in a file like ``train``'s, that ``masked_share`` may mask as well."""
     max_len: Positive = 256
     """The most tokens on either side of an example; longer ones are dropped, with a count."""
 
     @model_validator(mode="after")
-    def _two_languages(self) -> Self:
+    def _consistent(self) -> Self:
         if self.source == self.target:
             raise ValueError(f"source and target are both {self.source!r}; name two languages")
+        if self.mask_terms is not None and not self.masked_share:
+            raise ValueError("mask_terms masks nothing while masked_share is 0; set masked_share, such as 0.3")
         return self
 
 

@@ -15,6 +15,7 @@ from glassformer.store import Translation
 from glassformer.text.bpe_dropout import BpeDropout
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.config import Corpus, DataSection, TokenizerSection
+from glassformer.train.masking import Masking
 
 
 class Example(NamedTuple):
@@ -60,33 +61,43 @@ def check_tokenizer(tokenizer: Tokenizer, translation: Translation, where: str |
 
 
 class Examples:
-    """A parallel text as examples, segmented anew for each epoch when BPE dropout is on.
+    """A parallel text as examples, masked and segmented anew for each epoch when masking and BPE dropout are on.
 
     Each pair is one example for each direction of the translation. What an epoch holds is a pure function of the text,
     the seed and the epoch, so that a resumed run sees what an uninterrupted one would have seen.
     """
 
     def __init__(
-        self, pairs: Sequence[Pair], tokenizer: Tokenizer, translation: Translation, bpe_dropout: float = 0.0
+        self,
+        pairs: Sequence[Pair],
+        tokenizer: Tokenizer,
+        translation: Translation,
+        bpe_dropout: float = 0.0,
+        masking: Masking | None = None,
     ) -> None:
         self._pairs = pairs
+        self._masking = masking
         self._tokenizer = tokenizer
         self._translation = translation
         self._dropout = BpeDropout(tokenizer, bpe_dropout) if bpe_dropout else None
 
     def plain(self) -> list[Example]:
-        """Every example in the segmentation that translation uses."""
-        sources = self._tokenizer.encode_batch([pair.source for pair in self._pairs])
-        targets = self._tokenizer.encode_batch([pair.target for pair in self._pairs])
-        return self._directed(sources, targets)
+        """Every example, unmasked and in the segmentation that translation uses."""
+        return self._plain(self._pairs)
 
-    def sampled(self, seed: int, epoch: int) -> list[Example]:
-        """Every example in a segmentation drawn for this epoch; the plain one without BPE dropout."""
-        if self._dropout is None:
-            return self.plain()
+    def sampled(self, seed: int, epoch: int, *, dropout: bool = True) -> list[Example]:
+        """Every example with the masks and, if `dropout`, the segmentation drawn for this epoch."""
+        pairs = self._masking.epoch(seed, epoch) if self._masking else self._pairs
+        if self._dropout is None or not dropout:
+            return self._plain(pairs)
         rng = random.Random(f"bpe/{seed}/{epoch}")
-        sides = [[self._dropout.encode(text, rng) for text in pair] for pair in self._pairs]
+        sides = [[self._dropout.encode(text, rng) for text in pair] for pair in pairs]
         return self._directed([side[0] for side in sides], [side[1] for side in sides])
+
+    def _plain(self, pairs: Sequence[Pair]) -> list[Example]:
+        sources = self._tokenizer.encode_batch([pair.source for pair in pairs])
+        targets = self._tokenizer.encode_batch([pair.target for pair in pairs])
+        return self._directed(sources, targets)
 
     def _directed(self, sources: list[list[int]], targets: list[list[int]]) -> list[Example]:
         eos = self._tokenizer.eos_id

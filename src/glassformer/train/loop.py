@@ -26,7 +26,14 @@ from glassformer.train.launch import Stop, automatic_workers, launch, orphaned
 from glassformer.train.objectives import first_not_finite, translation_loss
 from glassformer.train.optim import Optimizer, learning_rate
 from glassformer.train.progress import Reporter
-from glassformer.train.setup import check_resumed, gradient_buffer, longest_example, model_to_train, own_run_folder
+from glassformer.train.setup import (
+    check_resumed,
+    gradient_buffer,
+    longest_example,
+    masking_of,
+    model_to_train,
+    own_run_folder,
+)
 
 LOSS, NLL, LABELS, TOKENS, STOP = range(-5, 0)
 """Slots behind the gradients in the one buffer that the processes sum."""
@@ -118,7 +125,10 @@ class Trainer:
         self.model.to(self.device).requires_grad_(True)
         self.max_len = longest_example(self.model.config, data.max_len)
         self._forward = len(pairs)
-        self.examples = Examples(pairs, self.tokenizer, self.translation, settings.bpe_dropout)
+        masking = masking_of(data, pairs)
+        if masking:
+            self._say(f"{masking.count:,} pairs can be masked, and {data.masked_share:.0%} of them are in each epoch")
+        self.examples = Examples(pairs, self.tokenizer, self.translation, settings.bpe_dropout, masking)
         limits = {"batch_tokens": settings.batch_tokens, "max_len": self.max_len}
         self.dev = (
             DevSet(dev, self.tokenizer, self.translation, world, lines=settings.eval_lines, **limits) if dev else None
@@ -187,7 +197,7 @@ class Trainer:
     def _begin_epoch(self) -> None:
         settings, progress = self.config.train, self.progress
         dropped_out = progress.epoch_began < settings.bpe_dropout_until * settings.steps
-        examples = self.examples.sampled(settings.seed, progress.epoch) if dropped_out else self.examples.plain()
+        examples = self.examples.sampled(settings.seed, progress.epoch, dropout=dropped_out)
         share = self.config.data.reverse_share
         self._epoch = thin_reverse(examples, self._forward, share, settings.seed, progress.epoch)
         planned = plan(

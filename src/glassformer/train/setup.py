@@ -17,9 +17,10 @@ from glassformer.models.seq2seq import Seq2Seq
 from glassformer.store import Loaded, Translation, load_model, recover_directories
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.checkpoint import Checkpoint
-from glassformer.train.config import TrainConfig, changes, load_config
+from glassformer.train.config import DataSection, TrainConfig, changes, load_config
 from glassformer.train.distributed import GradientBuffer, World
-from glassformer.train.examples import check_tokenizer, make_tokenizer
+from glassformer.train.examples import check_tokenizer, make_tokenizer, read_corpus
+from glassformer.train.masking import Masking
 
 
 def own_run_folder(run: Path) -> IO[str]:
@@ -87,6 +88,13 @@ def model_to_train(
         )
     check_tokenizer(start.tokenizer, translation, start.path)
     return start.tokenizer, start.model
+
+
+def masking_of(data: DataSection, pairs: Sequence[Pair]) -> Masking | None:
+    """What draws the masked pairs of each epoch; None where the config wants none."""
+    if not data.masked_share:
+        return None
+    return Masking(pairs, read_corpus(data.mask_terms, data) if data.mask_terms else [], data.masked_share)
 
 
 def longest_example(config: ModelConfig, limit: int) -> int:
