@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.placeholders import cases, survivors
 from glassformer.data.corpus import Pair, read_pairs
 from glassformer.store import Translation, load_model
 from glassformer.text.masks import MASK
@@ -177,3 +178,17 @@ def test_a_killed_run_resumes_to_the_same_masks_and_ends_bit_equal(tmp_path, mon
 )
 def test_what_would_touch_a_letter_a_number_or_a_mask_stays(source, target, masked):
     assert [source[slice(*place.source)] for place in shared_places(Pair(source, target), TERMS)] == masked
+
+
+def test_the_benchmark_of_placeholders_counts_those_that_stand_in_the_answer_exactly_once():
+    found = cases([pair for pair in corpus(16) if "汤姆" in pair.source], TERMS)
+    assert len(found) == 8
+    for case in found:
+        protected = protect(case.pair.source)
+        texts = [span.text for span in protected.spans]
+        assert len(texts) == 3 - case.pair.source.startswith("<b>")  # a tag at the edge never meets the model
+        assert all(case.pair.target.count(text) == 1 for text in texts)
+        first, *others = [span.mask for span in protected.spans]
+        assert survivors(protected, " ".join([first, *others])) == len(texts)
+        assert survivors(protected, " ".join([first, first.lower(), *others])) == len(others)
+        assert survivors(protected, " ".join([*others, first + "0"])) == len(others)
