@@ -98,7 +98,8 @@ GF_EXPORT int32_t gf_start(const Model* model, const char* set, const int32_t* s
     std::unique_ptr<Decoding> d(
         new Decoding{std::move(ids), State(*model, k, stable, lengths, sentences), threads});
     Workspace space(*model, k, threads, d->state.source_tokens(), d->state.longest_source());
-    run_team(threads, [&](const Team& team) { d->state.encode(team, space); });
+    Team team(threads);
+    d->state.encode(team, space);
     *decoding = d.release();
   });
 }
@@ -111,10 +112,9 @@ GF_EXPORT int32_t gf_step(void* decoding, const int32_t* tokens, float* logits) 
     state.extend();
     const int rows = state.rows();
     Workspace space(state.model, state.kernels, d->threads, rows, std::max(state.longest_source(), state.length()));
-    run_team(d->threads, [&](const Team& team) {
-      state.step(team, space, tokens);
-      all_logits(team, space, rows, logits, state.model.output.n);
-    });
+    Team team(d->threads);
+    state.step(team, space, tokens);
+    all_logits(team, space, rows, logits);
   });
 }
 

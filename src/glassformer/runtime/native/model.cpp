@@ -8,7 +8,9 @@
 namespace gf {
 namespace {
 
-constexpr int CHUNK = 512;  // logits that are looked at while they are in the cache
+constexpr int CHUNK = 512;    // logits that are looked at while they are in the cache
+constexpr int TILE_GRAIN = 4;  // panels, since kernels take four at a time
+constexpr int FEW = 8;         // rows that the leader does alone, sooner than the others hear of them
 
 template <class F>
 void each_stack_size(const Model& m, F f) {
@@ -33,41 +35,23 @@ Widths widths(const Model& m) {
   return w;
 }
 
-constexpr int FEW = 4;
-bool have_own_rows(const Team& team, int count) { return count <= FEW && team.size > 1; }
-
-// A part of the panels of a product, in whole tiles.
-std::pair<int, int> panel_share(const Team& team, int n) {
-  const int panels = n / PANEL, group = 4;
-  auto [first, last] = team.share((panels + group - 1) / group);
-  return {std::min(first * group, panels), std::min(last * group, panels)};
-}
-
-// One pass of a team over some rows.
+// One pass of a team over some rows. The leader runs it; each() shares the work out.
 class Pass {
  public:
-  Pass(const Team& team, Workspace& space, int count)
-      : team_(team),
-        space_(space),
-        k_(space.kernels),
-        count_(count),
-        private_(have_own_rows(team, count)),
-        buffers_(private_ ? space.own[team.id].few : space.rows),
-        share_(private_ ? std::pair<int, int>(0, count) : team.share(count)) {}
+  Pass(Team& team, Workspace& space, int count) : team_(team), space_(space), k_(space.kernels), count_(count) {}
 
-  float* x(int row) { return buffers_.x + (size_t)row * space_.model.width; }
-  std::pair<int, int> share() const { return share_; }
+  float* x(int row) { return space_.x + (size_t)row * space_.model.width; }
 
-  // Row i of a run stands at position `start` + i · `apart`.
-  void embed(const Linear& table, float factor, const Stack& stack, const int32_t* tokens, const std::vector<Run>& runs,
-             int start, int apart = 1) {
+  void embed(const Linear& table, float factor, const int32_t* tokens) {
+    rows([&](int r) { k_.embed(table, tokens[r], factor, x(r)); });
+  }
+  // Position `start` for all rows, or start, start + 1 … along each run.
+  void place(const Stack& stack, const std::vector<Run>& runs, int start, bool along) {
     const int width = space_.model.width;
+    if (!stack.positions) return;
     for (const Run& run : runs)
-      for (int r = std::max(run.first, share_.first); r < std::min(run.first + run.count, share_.second); r++) {
-        k_.embed(table, tokens[r], factor, x(r));
-        const size_t position = start + (r - run.first) * apart;
-        if (stack.positions) k_.add(x(r), stack.positions + position * width, width);
-      }
+      for (int i = 0; i < run.count; i++)
+        k_.add(x(run.first + i), stack.positions + (size_t)(start + (along ? i : 0)) * width, width);
   }
 
   // x ← x + last(middle(first(norm(x)))), or with the norm behind the sum.
@@ -77,65 +61,65 @@ class Pass {
     prepare_rows(pre ? &norm : nullptr, first.type);
     product(first, first_out, activation);
     middle();
-    prepare(last, last_in, last.k);
+    prepare(last.type, last_in, last.k);
     product(last, space_.delta, NONE);
     const int width = space_.model.width;
-    for (int r = share_.first; r < share_.second; r++) {
+    rows([&](int r) {
       k_.add(x(r), space_.delta + (size_t)r * width, width);
       if (!pre) k_.layer_norm(x(r), space_.model.d, width, norm, x(r));
-    }
+    });
   }
 
   // The rows, normed or not, as inputs of products with weights of `type`.
   void prepare_rows(const Norm* norm, int32_t type) {
     const int width = space_.model.width;
-    const float* from = buffers_.x;
-    if (norm && norm->gain) {
-      for (int r = share_.first; r < share_.second; r++)
-        k_.layer_norm(x(r), space_.model.d, width, *norm, buffers_.normed + (size_t)r * width);
-      from = buffers_.normed;
-    }
-    prepare_from(from, type, width);
+    const bool normed = norm && norm->gain;
+    if (normed) rows([&](int r) { k_.layer_norm(x(r), space_.model.d, width, *norm, space_.normed + (size_t)r * width); });
+    prepare(type, normed ? space_.normed : space_.x, width);
   }
 
-  void prepare(const Linear& linear, const float* from, int stride) { prepare_from(from, linear.type, stride); }
+  void prepare(int32_t type, const float* from, int k) {
+    const size_t size = type == INT8 ? 1 : type == BF16 ? 2 : 4;
+    rows([&](int r) {
+      k_.prepare(type, from + (size_t)r * k, 1, k, k, space_.inputs + (size_t)r * k * size, space_.scales + r);
+    });
+  }
 
   void product(const Linear& linear, float* out, int32_t activation) {
-    auto [first, last] = panel_share(team_, linear.n);
-    k_.product(linear, buffers_.inputs, buffers_.scales, count_, first, last, out, linear.n, activation);
-    team_.wait();
+    team_.each(linear.n / PANEL, TILE_GRAIN, [&](int first, int last, int) {
+      k_.product(linear, space_.inputs, space_.scales, count_, first, last, out, linear.n, activation);
+    });
   }
 
-  // Runs item(i) for this thread's share of n items, then waits for the others.
+  // item(i, part) for all i < n.
   template <class Item>
   void items(int n, Item item) {
-    auto [first, last] = team_.share(n);
-    for (int i = first; i < last; i++) item(i);
-    team_.wait();
+    team_.each(n, 1, [&](int first, int last, int part) {
+      for (int i = first; i < last; i++) item(i, part);
+    });
   }
 
  private:
-  void prepare_from(const float* from, int32_t type, int k) {
-    const size_t size = type == INT8 ? 1 : type == BF16 ? 2 : 4;
-    const int first = share_.first, rows = share_.second - first;
-    char* inputs = (char*)buffers_.inputs + (size_t)first * k * size;
-    if (rows > 0) k_.prepare(type, from + (size_t)first * k, rows, k, k, inputs, buffers_.scales + first);
-    if (!private_) team_.wait();
+  // What is done to each row alone is shared out only where there are enough of them to be worth it.
+  template <class Row>
+  void rows(Row row) {
+    if (count_ <= FEW)
+      for (int r = 0; r < count_; r++) row(r);
+    else
+      items(count_, [&](int r, int) { row(r); });
   }
 
-  const Team& team_;
+  Team& team_;
   Workspace& space_;
   const Kernels& k_;
   const int count_;
-  const bool private_;
-  const Workspace::RowBuffers& buffers_;
-  const std::pair<int, int> share_;
 };
 
 // Attention among the rows of each run.
-void attend_within(Pass& pass, Workspace& space, Workspace::Own& own, const Layer& l, const std::vector<Run>& runs) {
+void attend_within(Pass& pass, Workspace& space, const Layer& l, const std::vector<Run>& runs) {
   const int heads = l.heads, size = l.head_size, inner = heads * size, stride = 3 * inner;
-  pass.items((int)runs.size() * heads, [&](int item) {
+  pass.items((int)runs.size() * heads, [&](int item, int part) {
+    const auto& own = space.own[part];
     const Run& run = runs[item / heads];
     const int at = item % heads * size;
     const float* q = space.projected + (size_t)run.first * stride + at;
@@ -147,31 +131,23 @@ void attend_within(Pass& pass, Workspace& space, Workspace::Own& own, const Laye
 
 }  // namespace
 
-Workspace::Workspace(const Model& m, const Kernels& k, int team, int count, int keys) : model(m), kernels(k), own(team) {
+Workspace::Workspace(const Model& m, const Kernels& k, int parts, int count, int keys) : model(m), kernels(k), own(parts) {
   const Widths w = widths(m);
-  rows = row_buffers(count);
+  x = arena_.take<float>((size_t)count * m.width);
+  normed = arena_.take<float>((size_t)count * m.width);
+  scales = arena_.take<float>(count);
+  inputs = arena_.take<char>((size_t)count * w.input * 4);
   projected = arena_.take<float>((size_t)count * w.projected);
   mixed = arena_.take<float>((size_t)count * w.mixed);
   hidden = arena_.take<float>((size_t)count * w.hidden);
   delta = arena_.take<float>((size_t)count * m.width);
   for (Own& each : own) {
-    each.few = row_buffers(FEW);
     each.scores = arena_.take<float>(4 * (size_t)padded(keys));
     each.transposed = arena_.take<float>((size_t)padded(keys) * w.head);
     each.past = arena_.take<const float*>(keys);
     each.logits = nullptr;
     each.best = nullptr;
   }
-}
-
-Workspace::RowBuffers Workspace::row_buffers(int count) {
-  const size_t inputs = (size_t)count * widths(model).input;
-  RowBuffers b;
-  b.x = arena_.take<float>((size_t)count * model.width);
-  b.normed = arena_.take<float>((size_t)count * model.width);
-  b.scales = arena_.take<float>(count);
-  b.inputs = arena_.take<float>(inputs);
-  return b;
 }
 
 void Workspace::reserve_choice(int count, int candidates) {
@@ -185,29 +161,28 @@ void Workspace::reserve_choice(int count, int candidates) {
   }
 }
 
-void encode_rows(const Team& team, Workspace& space, const Stack& stack, const std::vector<Run>& runs,
-                 const int32_t* ids, float* out) {
+// All hidden states of the encoder, [tokens][width].
+static void encode_rows(Team& team, Workspace& space, const Stack& stack, const std::vector<Run>& runs, const int32_t* ids,
+                 float* out) {
   const Model& m = space.model;
   const int count = runs.empty() ? 0 : runs.back().first + runs.back().count;
   Pass pass(team, space, count);
-  auto& own = space.own[team.id];
-  pass.embed(m.source_embed, m.source_factor, stack, ids, runs, 0);
+  pass.embed(m.source_embed, m.source_factor, ids);
+  pass.place(stack, runs, 0, true);
   for (int i = 0; i < stack.n_layers; i++) {
     const Layer& l = stack.layers[i];
-    pass.sublayer(l.pre, l.mixer_norm, l.qkv, space.projected, NONE,
-                  [&] { attend_within(pass, space, own, l, runs); }, l.out, space.mixed);
+    pass.sublayer(l.pre, l.mixer_norm, l.qkv, space.projected, NONE, [&] { attend_within(pass, space, l, runs); }, l.out,
+                  space.mixed);
     if (l.up.weight)
       pass.sublayer(l.pre, l.ffn_norm, l.up, space.hidden, l.activation, [] {}, l.down, space.hidden);
   }
-  auto [first, last] = team.share(count);
-  for (int r = first; r < last; r++) {
+  for (int r = 0; r < count; r++) {
     float* to = out + (size_t)r * m.width;
     if (stack.final_norm.gain)
       space.kernels.layer_norm(pass.x(r), m.d, m.width, stack.final_norm, to);
     else
       std::memcpy(to, pass.x(r), (size_t)m.width * 4);
   }
-  team.wait();
 }
 
 State::State(const Model& m, const Kernels& k, const int32_t* ids, const int32_t* lengths, int sentences)
@@ -235,12 +210,11 @@ State::State(const Model& m, const Kernels& k, const int32_t* ids, const int32_t
   layer_offset_.push_back(offset);
 }
 
-void State::encode(const Team& team, Workspace& space) {
+void State::encode(Team& team, Workspace& space) {
   encode_rows(team, space, model.encoder, sources_, ids_, memory_);
   // The encoder's output, prepared once, gives every decoder layer's keys and values.
   Pass pass(team, space, source_tokens_);
-  for (int r = pass.share().first; r < pass.share().second; r++)
-    std::memcpy(pass.x(r), memory(r), (size_t)model.width * 4);
+  std::memcpy(space.x, memory_, (size_t)source_tokens_ * model.width * 4);
   for (int i = 0; i < model.decoder.n_layers; i++) {
     const Layer& l = model.decoder.layers[i];
     if (!l.cross_q.weight) continue;
@@ -248,7 +222,7 @@ void State::encode(const Team& team, Workspace& space) {
       pass.prepare_rows(nullptr, l.cross_kv.type);
     pass.product(l.cross_kv, space.projected, NONE);
     const int size = l.cross_head_size, inner = l.cross_heads * size;
-    pass.items((int)sources_.size() * l.cross_heads, [&](int item) {
+    pass.items((int)sources_.size() * l.cross_heads, [&](int item, int) {
       const Run& source = sources_[item / l.cross_heads];
       const int at = item % l.cross_heads * size;
       const Cross& cross = cross_[(size_t)i * sources_.size() + source.sentence];
@@ -294,25 +268,27 @@ float* State::remembered(int step, int layer, int row) const {
   return steps_[step] + layer_offset_[layer] * step_rows_[step] + size * row;
 }
 
-void State::step(const Team& team, Workspace& space, const int32_t* tokens) {
+void State::step(Team& team, Workspace& space, const int32_t* tokens) {
   const Stack& stack = model.decoder;
-  auto& own = space.own[team.id];
   Pass pass(team, space, rows());
-  pass.embed(model.target_embed, model.target_factor, stack, tokens, {{0, rows(), 0}}, length_ - 1, 0);
+  pass.embed(model.target_embed, model.target_factor, tokens);
+  pass.place(stack, runs_, length_ - 1, false);
+  for (auto& own : space.own) own.past_row = -1;
   for (int i = 0; i < stack.n_layers; i++) {
     const Layer& l = stack.layers[i];
     auto attend_past = [&] {
       const int heads = l.heads, size = l.head_size, inner = heads * size;
-      int known = -1;
-      pass.items(rows() * heads, [&](int item) {
+      pass.items(rows() * heads, [&](int item, int part) {
+        auto& own = space.own[part];
         const int row = item / heads, at = item % heads * size;
         const float* q = space.projected + (size_t)row * 3 * inner + at;
         float* now = remembered(length_ - 1, i, row);
         std::memcpy(now + at, q + inner, (size_t)size * 4);
         std::memcpy(now + inner + at, q + 2 * inner, (size_t)size * 4);
-        if (row != known)
+        if (own.past_row != row || own.past_layer != i)
           for (int t = 0; t < length_; t++) own.past[t] = remembered(t, i, ancestors_[row][t]);
-        known = row;
+        own.past_row = row;
+        own.past_layer = i;
         kernels.attend_scattered(q, own.past, length_, at, inner + at, size, space.mixed + (size_t)row * inner + at,
                                  own.scores);
       });
@@ -323,7 +299,8 @@ void State::step(const Team& team, Workspace& space, const int32_t* tokens) {
       pass.sublayer(
           l.pre, l.cross_norm, l.cross_q, space.projected, NONE,
           [&] {
-            pass.items((int)runs_.size() * heads, [&](int item) {
+            pass.items((int)runs_.size() * heads, [&](int item, int part) {
+              const auto& own = space.own[part];
               const Run& run = runs_[item / heads];
               const int at = item % heads * size, s = sources_[run.sentence].count;
               const Cross& cross = cross_[(size_t)i * sources_.size() + run.sentence];
@@ -340,35 +317,32 @@ void State::step(const Team& team, Workspace& space, const int32_t* tokens) {
   pass.prepare_rows(&stack.final_norm, model.output.type);
 }
 
-void choose(const Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,
+void choose(Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,
             const std::vector<int32_t>& banned) {
   const Model& m = space.model;
   const Kernels& k = space.kernels;
-  auto& own = space.own[team.id];
-  const auto& in = have_own_rows(team, count) ? own.few : space.rows;
-  std::fill_n(own.best, (size_t)count * candidates, Candidate{-std::numeric_limits<float>::infinity(), -1});
-  const int chunks = (m.output.n + CHUNK - 1) / CHUNK;
-  auto [first, last] = team.share(chunks);
-  auto next_banned = std::lower_bound(banned.begin(), banned.end(), first * CHUNK);
-  for (int c = first; c < last; c++) {
-    const int base = c * CHUNK, n = std::min(CHUNK, m.output.n - base);
-    // The product writes panel p at column 16 p: the chunk's own columns begin `base` before its buffer.
-    k.product(m.output, in.inputs, in.scales, count, base / PANEL, (base + n) / PANEL, own.logits - base, CHUNK, NONE);
-    auto end_banned = std::lower_bound(next_banned, banned.end(), base + n);
-    for (int r = 0; r < count; r++) {
-      float* logits = own.logits + (size_t)r * CHUNK;
-      for (int v = m.target_vocab; v < base + n; v++)
-        if (v >= base) logits[v - base] = -std::numeric_limits<float>::infinity();
-      k.exponential_sum(logits, n, &space.largest[(size_t)c * count + r], &space.sums[(size_t)c * count + r]);
-      if (wanted_ids && wanted_ids[r] >= base && wanted_ids[r] < base + n)
-        space.wanted[r] = logits[wanted_ids[r] - base];
-      if (!candidates) continue;
-      for (auto b = next_banned; b != end_banned; ++b) logits[*b - base] = -std::numeric_limits<float>::infinity();
-      k.top(logits, n, base, own.best + (size_t)r * candidates, candidates);
+  constexpr float never = -std::numeric_limits<float>::infinity();
+  team.each(m.output.n, CHUNK, [&](int first, int last, int part) {
+    auto& own = space.own[part];
+    std::fill_n(own.best, (size_t)count * candidates, Candidate{never, -1});
+    for (int base = first; base < last; base += CHUNK) {
+      const int n = std::min(CHUNK, last - base), c = base / CHUNK;
+      // The product writes panel p at column 16 p: the chunk's own columns begin `base` before its buffer.
+      k.product(m.output, space.inputs, space.scales, count, base / PANEL, (base + n) / PANEL, own.logits - base, CHUNK,
+                NONE);
+      const auto banned_first = std::lower_bound(banned.begin(), banned.end(), base);
+      const auto banned_last = std::lower_bound(banned_first, banned.end(), base + n);
+      for (int r = 0; r < count; r++) {
+        float* logits = own.logits + (size_t)r * CHUNK;
+        for (int v = std::max(m.target_vocab - base, 0); v < n; v++) logits[v] = never;
+        k.exponential_sum(logits, n, &space.largest[(size_t)c * count + r], &space.sums[(size_t)c * count + r]);
+        if (wanted_ids[r] >= base && wanted_ids[r] < base + n) space.wanted[r] = logits[wanted_ids[r] - base];
+        if (!candidates) continue;
+        for (auto b = banned_first; b != banned_last; ++b) logits[*b - base] = never;
+        k.top(logits, n, base, own.best + (size_t)r * candidates, candidates);
+      }
     }
-    next_banned = end_banned;
-  }
-  team.wait();
+  });
 }
 
 float log_sum(const Workspace& space, int row, int count) {
@@ -383,12 +357,8 @@ float log_sum(const Workspace& space, int row, int count) {
   return (float)(most + std::log(total));
 }
 
-void all_logits(const Team& team, Workspace& space, int count, float* logits, int stride) {
-  const Model& m = space.model;
-  const auto& in = have_own_rows(team, count) ? space.own[team.id].few : space.rows;
-  auto [first, last] = panel_share(team, m.output.n);
-  space.kernels.product(m.output, in.inputs, in.scales, count, first, last, logits, stride, NONE);
-  team.wait();
+void all_logits(Team& team, Workspace& space, int count, float* logits) {
+  Pass(team, space, count).product(space.model.output, logits, NONE);
 }
 
 }  // namespace gf

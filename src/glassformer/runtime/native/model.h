@@ -16,36 +16,31 @@ struct Run {
   int first, count, sentence;
 };
 
-// Buffers of one team for passes of at most `rows` rows over keys of at most `keys` positions.
+// Buffers of one team for passes of at most `rows` rows over at most `keys` positions.
 class Workspace {
  public:
-  Workspace(const Model& model, const Kernels& kernels, int team, int rows, int keys);
+  Workspace(const Model& model, const Kernels& kernels, int parts, int rows, int keys);
 
-  // What each row has for itself. For few rows every thread of a team has its own copy and computes all of them, which
-  // costs less than waiting for the others; for more they are shared, and each thread computes its share of the rows.
-  struct RowBuffers {
-    float *x, *normed, *scales;
-    void* inputs;
-  };
-  struct Own {
-    RowBuffers few;
+  struct Own {  // what one part of a shared loop uses
     float *scores, *transposed, *logits;
     const float** past;
+    int past_row, past_layer;  // whose `past` it is
     Candidate* best;
   };
 
   const Model& model;
   const Kernels& kernels;
-  RowBuffers rows;
   std::vector<Own> own;
-  float *projected, *mixed, *hidden, *delta;  // what products write and attention reads, always shared
+  float *x, *normed;                          // [rows][width]
+  float *projected, *mixed, *hidden, *delta;  // what products write and attention reads
+  char* inputs;                               // what a product reads, by its type
+  float* scales;                              // [rows]
   float *largest, *sums;                      // [chunks of the vocabulary][rows]
   float* wanted;                              // [rows]
 
-  void reserve_choice(int rows, int candidates);  // room for choose(); before a team starts
+  void reserve_choice(int rows, int candidates);  // room for choose()
 
  private:
-  RowBuffers row_buffers(int count);
   Arena arena_;
 };
 
@@ -55,7 +50,7 @@ class State {
  public:
   State(const Model& model, const Kernels& kernels, const int32_t* ids, const int32_t* lengths, int sentences);
 
-  void encode(const Team& team, Workspace& space);  // before the first step, by a whole team
+  void encode(Team& team, Workspace& space);  // before the first step
 
   int rows() const { return (int)sentence_.size(); }
   int length() const { return length_; }
@@ -65,10 +60,10 @@ class State {
 
   void select(const int32_t* index, int count);
   void truncate(int length);
-  void extend();  // room for one more step; by one thread while the others wait
+  void extend();  // room for one more step
 
   // Reads one token a row; afterwards `space` holds the last hidden states, normed and prepared for the output product.
-  void step(const Team& team, Workspace& space, const int32_t* tokens);
+  void step(Team& team, Workspace& space, const int32_t* tokens);
 
   const Model& model;
   const Kernels& kernels;
@@ -93,18 +88,14 @@ class State {
   int length_ = 0, source_tokens_ = 0, longest_source_ = 0;
 };
 
-// All hidden states of the encoder, [tokens][width], in `space` and in `out`.
-void encode_rows(const Team& team, Workspace& space, const Stack& stack, const std::vector<Run>& runs,
-                 const int32_t* ids, float* out);
-
 // The output product over `count` rows that are prepared in `space`: every row's Σ e^(logit − largest) in parts of the
-// vocabulary, the logit of wanted_ids[row] (if ≥ 0), and each thread's `candidates` best of its share of the vocabulary.
-void choose(const Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,
+// vocabulary, the logit of wanted_ids[row] (if ≥ 0), and of each part of the loop the `candidates` best of its share.
+void choose(Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,
             const std::vector<int32_t>& banned);
 // log Σ e^logit of a row, after choose(). The same number whatever the team.
 float log_sum(const Workspace& space, int row, int count);
 
-// All logits [count][stride], by the whole team.
-void all_logits(const Team& team, Workspace& space, int count, float* logits, int stride);
+// All logits [count][V padded].
+void all_logits(Team& team, Workspace& space, int count, float* logits);
 
 }  // namespace gf

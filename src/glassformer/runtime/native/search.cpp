@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -67,25 +66,19 @@ class Search {
   }
 
   void run(int threads) {
-    // The encoder sees more rows than a step does, and a step needs room for its choice: one workspace after the other.
-    {
+    Team team(threads);
+    {  // The encoder sees more rows than a step does, and only a step needs room for its choice.
       Workspace space(state_->model, state_->kernels, threads, state_->source_tokens(), state_->longest_source());
-      run_team(threads, [&](const Team& team) { state_->encode(team, space); });
+      state_->encode(team, space);
     }
     Workspace space(state_->model, state_->kernels, threads, rows_, longest_);
     space.reserve_choice(rows_, request_.beam_size);
-    begin_step();
-    run_team(threads, [&](const Team& team) {
-      while (true) {
-        const int count = state_->rows();
-        state_->step(team, space, tokens_.data());
-        choose(team, space, count, wanted_.data(), candidates_, banned_);
-        if (team.id == 0) advance_safely(space, team.size);
-        team.wait();
-        if (finished_) return;
-      }
-    });
-    if (failure_) std::rethrow_exception(failure_);
+    while (!live_.empty()) {
+      begin_step();
+      state_->step(team, space, tokens_.data());
+      choose(team, space, state_->rows(), wanted_.data(), candidates_, banned_);
+      advance(space);
+    }
   }
 
   std::vector<Unit>& units() { return units_; }
@@ -105,20 +98,9 @@ class Search {
     }
   }
 
-  // The others wait meanwhile, so what is thrown here must end the work of all.
-  void advance_safely(const Workspace& space, int threads) {
-    try {
-      advance(space, threads);
-      if (!finished_) begin_step();
-    } catch (...) {
-      failure_ = std::current_exception();
-      finished_ = true;
-    }
-  }
-
   int slots(const Unit& unit) const { return request_.beam_size - (int)unit.done.size(); }
 
-  void advance(const Workspace& space, int threads) {
+  void advance(const Workspace& space) {
     std::vector<int> still_live;
     std::vector<int32_t> tokens, parents;
     const int count = state_->rows();
@@ -127,7 +109,7 @@ class Search {
       Unit& unit = units_[u];
       const int first = row;
       row += (int)unit.growing.size();
-      std::vector<Choice> choices = survivors(space, threads, unit, first, count);
+      std::vector<Choice> choices = survivors(space, unit, first, count);
       if (choices.empty() && unit.done.empty())  // nothing is allowed any more: what stands is all there is
         for (const Growing& each : unit.growing) finish(unit, each.node, false);
       std::vector<Growing> grown;
@@ -153,12 +135,11 @@ class Search {
     }
     live_.swap(still_live);
     tokens_.swap(tokens);
-    finished_ = live_.empty();
-    if (!finished_) state_->select(parents.data(), (int)parents.size());
+    if (!live_.empty()) state_->select(parents.data(), (int)parents.size());
   }
 
   // The best continuations of a unit, at most as many as it has slots, best first.
-  std::vector<Choice> survivors(const Workspace& space, int threads, const Unit& unit, int first, int count) const {
+  std::vector<Choice> survivors(const Workspace& space, const Unit& unit, int first, int count) const {
     std::vector<Choice> found;
     for (int i = 0; i < (int)unit.growing.size(); i++) {
       const int row = first + i;
@@ -172,8 +153,8 @@ class Search {
         consider(wanted_[row], space.wanted[row]);
         continue;
       }
-      for (int t = 0; t < threads; t++) {
-        const Candidate* best = space.own[t].best + (size_t)row * candidates_;
+      for (const auto& own : space.own) {
+        const Candidate* best = own.best + (size_t)row * candidates_;
         for (int c = 0; c < candidates_ && best[c].id >= 0; c++) consider(best[c].id, best[c].logit);
       }
     }
@@ -214,8 +195,6 @@ class Search {
   std::unique_ptr<State> state_;
   std::vector<int32_t> tokens_, wanted_;
   int rows_ = 0, longest_ = 0, length_ = 0, candidates_ = 0;
-  bool finished_ = false;
-  std::exception_ptr failure_;
 };
 
 std::vector<const int32_t*> starts(const int32_t* ids, const int32_t* lengths, int count) {
@@ -236,17 +215,15 @@ std::vector<std::vector<Hypothesis>> search(const Model& model, const Kernels& k
   // Neighbours are of like length, so sentences go round: every worker gets as much.
   std::vector<std::vector<int>> parts(workers);
   for (int s = 0; s < request.sentences; s++) parts[s % workers].push_back(s);
-  run_team(workers, [&](const Team& team) {
-    for (int part = team.id; part < workers; part += team.size) {
-      Search one(model, kernels, request, parts[part], sources, prefixes);
-      one.run(std::max(threads / workers, 1));
-      for (Unit& unit : one.units()) {
-        auto& done = unit.done;
-        std::stable_sort(done.begin(), done.end(),
-                         [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
-        if ((int)done.size() > request.n_best) done.resize(request.n_best);
-        found[unit.sentence] = std::move(done);
-      }
+  side_by_side(workers, [&](int part) {
+    Search one(model, kernels, request, parts[part], sources, prefixes);
+    one.run(threads / workers);
+    for (Unit& unit : one.units()) {
+      auto& done = unit.done;
+      std::stable_sort(done.begin(), done.end(),
+                       [](const Hypothesis& a, const Hypothesis& b) { return a.score > b.score; });
+      if ((int)done.size() > request.n_best) done.resize(request.n_best);
+      found[unit.sentence] = std::move(done);
     }
   });
   return found;

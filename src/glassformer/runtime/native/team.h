@@ -1,6 +1,7 @@
-// A team of threads that run one function together, each on its share.
+// Threads that help one another, and never wait for one that the system has put aside.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -8,7 +9,6 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -16,71 +16,125 @@
 
 namespace gf {
 
-// Waits by spinning, since steps between barriers take microseconds; a thread that has spun for long lets others run,
-// so that more threads than free cores are slow rather than stuck.
-class Barrier {
+inline void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// One thread leads: it alone runs the program, and has the parts of a loop done by whoever is awake. Part i is meant for
+// member i, whose cache then holds the same weights step after step; but the leader, once it has done its own, does those
+// that nobody has begun. So on a machine whose cores are busy a team is as fast as its leader, not as its slowest member.
+class Team {
  public:
-  explicit Barrier(int size) : size_(size) {}
-  void wait() {
-    if (size_ == 1) return;
-    const int generation = generation_.load(std::memory_order_acquire);
-    if (waiting_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-      waiting_.store(0, std::memory_order_relaxed);
-      generation_.store(generation + 1, std::memory_order_release);
+  explicit Team(int size) : parts_(size > 0 ? size : 1), claims_(parts_) {
+    for (auto& each : claims_) each.generation.store(0, std::memory_order_relaxed);
+    try {
+      for (int i = 1; i < parts_; i++) members_.emplace_back([this, i] { help(i); });
+    } catch (const std::system_error&) {
+      // No more threads are to be had: the leader does their parts.
+    }
+  }
+  ~Team() {
+    over_.store(true, std::memory_order_release);
+    for (auto& each : members_) each.join();
+  }
+  Team(const Team&) = delete;
+  Team& operator=(const Team&) = delete;
+
+  int parts() const { return parts_; }
+
+  // work(first, last, part) over the `parts` shares of n items, each a multiple of `grain`. `work` must not throw.
+  template <class Work>
+  void each(int n, int grain, Work&& work) {
+    const int grains = (n + grain - 1) / grain;
+    if (parts_ == 1 || members_.empty() || grains < 2) {
+      for (int part = 0; part < parts_; part++) run_share(n, grain, part, work);
       return;
     }
-    for (int spins = 0; generation_.load(std::memory_order_acquire) == generation; spins++) {
-      if (spins < 4000) {
-#if defined(__x86_64__)
-        _mm_pause();
-#endif
+    auto share = [&](int part) { run_share(n, grain, part, work); };
+    task_ = [](void* context, int part) { (*static_cast<decltype(share)*>(context))(part); };
+    context_ = &share;
+    done_.store(0, std::memory_order_relaxed);
+    const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+    generation_.store(generation, std::memory_order_release);
+    for (int part = 0; part < parts_; part++) attempt(part, generation);
+    for (int spins = 0; done_.load(std::memory_order_acquire) != parts_; spins++)
+      spins < SPINS ? pause() : std::this_thread::yield();
+  }
+
+ private:
+  static constexpr int SPINS = 4000;
+  struct alignas(64) Claim {
+    std::atomic<uint32_t> generation;
+  };
+
+  template <class Work>
+  void run_share(int n, int grain, int part, Work& work) {
+    const int64_t grains = (n + grain - 1) / grain;
+    const int first = (int)(grains * part / parts_) * grain;
+    const int last = (int)(grains * (part + 1) / parts_) * grain;
+    work(first < n ? first : n, last < n ? last : n, part);
+  }
+
+  // The task may be read only once a part of it is claimed: until that part is done the leader cannot go on.
+  void attempt(int part, uint32_t generation) {
+    uint32_t before = generation - 1;
+    if (!claims_[part].generation.compare_exchange_strong(before, generation, std::memory_order_acq_rel)) return;
+    task_(context_, part);
+    done_.fetch_add(1, std::memory_order_acq_rel);
+  }
+
+  void help(int own) {
+    uint32_t seen = 0;
+    for (int spins = 0; !over_.load(std::memory_order_acquire);) {
+      const uint32_t generation = generation_.load(std::memory_order_acquire);
+      if (generation != seen) {
+        seen = generation;
+        spins = 0;
+        attempt(own, generation);
+      } else if (spins++ < SPINS) {
+        pause();
       } else {
-        std::this_thread::yield();
+        std::this_thread::sleep_for(std::chrono::microseconds(20));
       }
     }
   }
 
- private:
-  const int size_;
-  alignas(64) std::atomic<int> waiting_{0};
-  alignas(64) std::atomic<int> generation_{0};
+  const int parts_;
+  std::vector<Claim> claims_;
+  void (*task_)(void*, int) = nullptr;
+  void* context_ = nullptr;
+  alignas(64) std::atomic<uint32_t> generation_{0};
+  alignas(64) std::atomic<int> done_{0};
+  alignas(64) std::atomic<bool> over_{false};
+  std::vector<std::thread> members_;
 };
 
-struct Team {
-  int id, size;
-  Barrier* barrier;
-
-  void wait() const { barrier->wait(); }
-  std::pair<int, int> share(int n) const { return {(int)((int64_t)n * id / size), (int)((int64_t)n * (id + 1) / size)}; }
-};
-
-// Runs work(team) on `size` threads, the caller's among them, or on as many as can be started, and gives the first
-// exception on. A member must not throw between two barriers: the others would wait for it for ever.
-inline void run_team(int size, const std::function<void(const Team&)>& work) {
+// Runs work(i) for i < count, each on a thread of its own where one is to be had, and gives the first exception on.
+inline void side_by_side(int count, const std::function<void(int)>& work) {
   std::exception_ptr failure;
   std::mutex lock;
-  std::unique_ptr<Barrier> barrier;
-  std::atomic<int> members{0};  // 0: not known yet
-  auto member = [&](int id) {
-    int count;
-    while (!(count = members.load(std::memory_order_acquire))) std::this_thread::yield();
-    try {
-      work(Team{id, count, barrier.get()});
-    } catch (...) {
-      std::lock_guard<std::mutex> hold(lock);
-      if (!failure) failure = std::current_exception();
+  std::atomic<int> next{0};
+  auto run = [&] {
+    for (int i; (i = next.fetch_add(1)) < count;) {
+      try {
+        work(i);
+      } catch (...) {
+        std::lock_guard<std::mutex> hold(lock);
+        if (!failure) failure = std::current_exception();
+      }
     }
   };
   std::vector<std::thread> others;
   try {
-    others.reserve(size);
-    while ((int)others.size() + 1 < size) others.emplace_back(member, (int)others.size() + 1);
+    others.reserve(count);
+    while ((int)others.size() + 1 < count) others.emplace_back(run);
   } catch (const std::system_error&) {
-    // No more threads are to be had: those that there are do the work.
   }
-  barrier = std::make_unique<Barrier>((int)others.size() + 1);
-  members.store((int)others.size() + 1, std::memory_order_release);
-  member(0);
+  run();
   for (auto& each : others) each.join();
   if (failure) std::rethrow_exception(failure);
 }
