@@ -19,7 +19,7 @@ from glassformer.generate import (
     search,
 )
 from glassformer.generate.constraints import Phrases, allocate
-from tests.toys import BANNED, EOS, TableModel, batch, request, score, teacher_forced
+from tests.toys import BANNED, EOS, ScriptModel, TableModel, batch, request, score, teacher_forced
 
 words = st.integers(3, 5)
 phrase = st.lists(words, min_size=1, max_size=3).map(tuple)
@@ -244,3 +244,18 @@ def test_what_cannot_be_held_is_refused_with_the_limit_and_the_sentence():
             SamplingConfig(),
             request(constraints=[Constraints(phrases=((3,),))]),
         )
+
+
+def test_a_phrase_goes_into_the_sentence_rather_than_behind_its_end():
+    script = {
+        (): {3: 1.0},
+        (3,): {4: 0.98, 5: 0.02},
+        (3, 4): {EOS: 0.97, 5: 0.03},  # likelier in all, but here the model is done
+        (3, 5): {EOS: 0.6, 6: 0.4},
+    }
+    model, constraints = ScriptModel(script, vocab=7), [Constraints(phrases=((5,),))]
+    ((best,),) = run(model, [(3,)], constraints, beam_size=2, length_penalty=0.0, max_new_tokens=5)
+    assert best.ids == (3, 5) and best.score == pytest.approx(math.log(0.02 * 0.6))
+    # A beam with room for everything finds what is likeliest all the same.
+    ((best,),) = run(model, [(3,)], constraints, beam_size=20, length_penalty=0.0, max_new_tokens=5)
+    assert best.ids == (3, 4, 5)

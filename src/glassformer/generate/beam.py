@@ -32,6 +32,8 @@ from glassformer.generate.opening import force, lengths, prefill
 from glassformer.generate.processors import process
 from glassformer.generate.protocol import Decodable, StateT
 
+_BEHIND_ALL = 1e6  # more than log-probabilities add up to: chosen only where a bank has nothing else
+
 
 class _Unit:
     """One group of one sentence's beam: its hypotheses that grow no more, and how far the others are."""
@@ -250,13 +252,16 @@ def _pick(
     for b, unit in enumerate(units):
         if unit.phrases is None:
             continue
-        scores, reached = candidates_BK[b].tolist(), []
-        for k, token in enumerate(ids_BK[b].tolist()):
+        scores, tokens, reached = candidates_BK[b].tolist(), ids_BK[b].tolist(), []
+        for k, token in enumerate(tokens):
             before = unit.progress[k // choices] if k // choices < len(unit.progress) else unit.phrases.start()
             after = before if token == eos_id else unit.phrases.advance(before, token)
             room = 0 if token == eos_id else unit.limit - length
             if unit.forced(length - 1) is None and unit.phrases.cost(after) > room:
                 scores[k] = -math.inf
+            elif before.missing and not before.begun and tokens[k // choices * choices] == eos_id:
+                # Where the model would rather end, a phrase begun now would be tacked on to a whole sentence.
+                scores[k] -= _BEHIND_ALL
             reached.append(after)
         picked = allocate(scores, [unit.phrases.cost(after) for after in reached], unit.slots)
         valid_BR[b] = torch.arange(flat_BR.shape[1]) < len(picked)
