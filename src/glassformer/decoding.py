@@ -99,3 +99,22 @@ class Decoding:
         if self.sampling is not None:
             return self.sampling
         return replace(self.search, n_best=self.search.beam_size if self.n_best > 1 else 1)
+
+    @property
+    def left_to_right(self) -> SamplingConfig:
+        """What an engine is given that is to tell tokens as they come: the sampling, or greedy search."""
+        greedy = SamplingConfig(0.0, max_new_tokens=self.max_new_tokens, length_penalty=self.length_penalty)
+        return greedy if self.sampling is None else self.sampling
+
+
+def check_streamed(beam_size: int | None) -> None:
+    """Refuses to tell tokens as they come from a beam, whose best hypothesis so far may yet be another one.
+
+    Raises:
+        UserError: there is a beam.
+    """
+    if beam_size not in (None, 1):
+        raise UserError(
+            f"--stream with --beam-size {beam_size}: a beam may change what it has written; "
+            "set --beam-size 1, or leave out --stream"
+        )

@@ -4,20 +4,32 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import secrets
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from glassformer.decoding import Decoding
+from glassformer.decoding import Decoding, check_streamed
 from glassformer.errors import UserError
 from glassformer.generate.constraints import Constraints, limits
+from glassformer.generate.events import Token, collect
 from glassformer.generate.hypothesis import Hypothesis
 from glassformer.generate.processors import BannedWords, NoRepeatNgram, Processor
 from glassformer.sentences import Direction, Row, SentenceModel, checked, direction_of
 from glassformer.text.glossary import Glossary
+from glassformer.text.live import LiveLine
 from glassformer.text.masks import MASK
-from glassformer.text.pipeline import SPLIT_ABOVE, Draft, Part, translate_text
+from glassformer.text.pipeline import (
+    SPLIT_ABOVE,
+    Draft,
+    Part,
+    Preparation,
+    TranslateBatch,
+    answers,
+    translate_text,
+)
+from glassformer.text.stream import StreamDecoder
 from glassformer.text.tags import Element, carry_tags, strip_tags
 from glassformer.translation import Choice, Translation, record_of
 
@@ -121,8 +133,6 @@ class Translator(SentenceModel):
         """
         if batch_tokens < 1:
             raise UserError(f"--batch-tokens {batch_tokens}: must be 1 or more")
-        if split_above is not None and not split_above >= 0:
-            raise UserError(f"--split-above {split_above}: must be 0 or more")
         job = _Job(
             Decoding(**decoding),
             self.possible_directions(source, to),
@@ -138,17 +148,79 @@ class Translator(SentenceModel):
             lines = list(lines)
             if len(prefixes) != len(lines):
                 raise UserError(f"--prefix-file: {len(prefixes)} prefixes for {len(lines)} lines; give one for each")
-        room = None if self.source_limit is None else self.source_limit - 2
-        longest = LONGEST_SENTENCE if room is None else min(LONGEST_SENTENCE, room)
-        options: dict[str, Any] = {
-            "language": job.directions[0][0] if len(job.directions) == 1 else None,
-            "split_above": math.inf if split_above is None else min(split_above, longest),
-            "max_length": None if split_above is None else longest,
-            "length_of": lambda text: len(self.tokenizer.encode(text)),
-            "patterns": patterns,
-            "batch_sentences": batch_sentences,
-        }
+        options = self._splitting(job, split_above, patterns) | {"batch_sentences": batch_sentences}
         return self._translated(lines, prefixes, job, mask, options)
+
+    def stream(
+        self,
+        text: str,
+        to: str | None = None,
+        source: str | None = None,
+        *,
+        prefix: str = "",
+        banned: Sequence[str] = (),
+        split_above: float | None = SPLIT_ABOVE,
+        mask: str | None = MASK,
+        patterns: Sequence[str] = (),
+        beam_size: int | None = None,
+        **decoding: Any,
+    ) -> Iterator[str]:
+        """Translates a text and yields its translation in pieces, each as soon as nothing can change it any more.
+
+        Joined, the pieces are what `translate` gives with `beam_size=1`, or with the same seed. A sentence that holds
+        something masked, or that begins to repeat itself, comes in one piece, and so does a text with tags in it.
+
+        Args:
+            text, to, source, banned, split_above, mask, patterns, decoding: as in `translate_lines`.
+            prefix: what the translation begins with.
+            beam_size: 1; a beam may change all that it has written.
+
+        Raises:
+            UserError: as `translate_lines`; a beam.
+        """
+        check_streamed(beam_size)
+        chosen = Decoding(beam_size=1, **decoding)
+        if chosen.seed is None:  # a second try has to begin like the first
+            chosen = replace(chosen, seed=secrets.randbits(63))
+        job = _Job(
+            chosen, self.possible_directions(source, to), None, tuple(self._banning(banned)), 1, False, self.links
+        )
+        options = self._splitting(job, split_above, patterns)
+        pieces = self._streamed(_Asked(1, checked(text, 1), prefix), job, None if prefix.strip() else mask, options)
+        return filter(None, pieces)
+
+    def _streamed(self, asked: _Asked, job: _Job, mask: str | None, options: dict[str, Any]) -> Iterator[str]:
+        opened, text = _opened(asked, job, mask)
+        if opened.tagged:
+            yield from (record["translation"] for record in self._translated([asked.text], None, job, mask, options))
+            return
+        live = LiveLine(Preparation(mask=mask, restore_case=not asked.prefix.strip(), **options).line(0, text))
+        for part in live.line.parts:
+            if part.protected.has_words:
+                part = yield from self._written(part, opened, job, live)
+            yield live.settle(part)
+        yield live.finish()
+        self._tell_cut(job)
+
+    def _written(self, part: Part, asked: _Asked, job: _Job, live: LiveLine) -> Generator[str, None, Part]:
+        """Tells the answer to a sentence as it comes, and returns the sentence with it."""
+        row = self.read(part.protected.text, asked.direction)
+        job.cut.update([asked.number] * row.cut)
+        processors, forced = [*job.decoding.processors, *job.processors], self._forced(job, asked, part, row)
+        events, ids, answer, looping = [], [], "", False
+        decoder = StreamDecoder(self.tokenizer)
+        for event in self.engine.stream([row.ids], job.decoding.left_to_right, self.request(processors, [forced])):
+            events.append(event)
+            if isinstance(event, Token) and event.id != self._eos:
+                ids.append(event.id)
+                # From the first repetition on, a second try writes something else.
+                last = ids[-RETRY_NGRAM:]
+                looping = looping or any(ids[i : i + RETRY_NGRAM] == last for i in range(len(ids) - RETRY_NGRAM))
+                if not looping:
+                    answer += decoder.feed(event.id)
+                    yield live.write(part, answer)
+        draft = self._draft(collect(events, job.decoding.length_penalty)[0], row.cut)
+        return next(answers([part], lambda parts: [draft], self._retry(job, {part.line: asked}), 1))
 
     def _translated(
         self,
@@ -172,31 +244,24 @@ class Translator(SentenceModel):
             forced = self._records((a for a in everything if a.prefix.strip()), job, {"mask": None, **options})
             for prefix in prefixes:
                 yield next(forced if prefix.strip() else free)
-        if job.cut:
-            first, more = min(job.cut), f" and {len(job.cut) - 1} more" if len(job.cut) > 1 else ""
-            log.warning("text %d%s: cut to the model's limit of %d tokens", first, more, self.source_limit)
+        self._tell_cut(job)
 
     def _records(self, asked: Iterable[_Asked], job: _Job, options: dict[str, Any]) -> Iterator[Translation]:
         known: dict[int, _Asked] = {}
 
         def lines() -> Iterator[str]:
             for index, line in enumerate(asked):
-                plain = strip_tags(line.text) if options["mask"] is not None and "<" in line.text else None
-                tagged = plain is not None and bool(plain.text.strip()) and _stand_by_words(plain.elements)
-                known[index] = line._replace(direction=direction_of(line.text, job.directions), tagged=tagged)
-                yield plain.text if plain is not None and tagged else line.text
+                known[index], text = _opened(line, job, options["mask"])
+                yield text
 
-        retry = None
-        if job.decoding.no_repeat_ngram is None:
-            harder = replace(job, processors=(*job.processors, NoRepeatNgram(RETRY_NGRAM)))
-            retry = partial(self._drafts, harder, known)
-        translated = translate_text(lines(), partial(self._drafts, job, known), retry_batch=retry, **options)
+        drafts, retry = partial(self._drafts, job, known), self._retry(job, known)
+        translated = translate_text(lines(), drafts, retry_batch=retry, **options)
         for index, line in enumerate(translated):
             asked_for, record = known.pop(index), record_of(line, job.decoding.n_best)
             if asked_for.tagged:
-                answers = [candidate["translation"] for candidate in record["n_best"]]
-                links = job.links(record["source"], answers, asked_for.direction)
-                for candidate, answer, of_answer in zip(record["n_best"], answers, links, strict=True):
+                texts = [candidate["translation"] for candidate in record["n_best"]]
+                links = job.links(record["source"], texts, asked_for.direction)
+                for candidate, answer, of_answer in zip(record["n_best"], texts, links, strict=True):
                     candidate["translation"] = carry_tags(asked_for.text, answer, of_answer)
                 record["source"], record["translation"] = asked_for.text, record["n_best"][0]["translation"]
             if job.alignments:
@@ -205,6 +270,31 @@ class Translator(SentenceModel):
                 (found,) = job.links(record["source"], [record["translation"]], asked_for.direction)
                 record["alignment"] = to_pharaoh(found)
             yield record
+
+    def _retry(self, job: _Job, known: Mapping[int, _Asked]) -> TranslateBatch | None:
+        """How a sentence whose translation went round in circles is tried again, unless that is forbidden already."""
+        if job.decoding.no_repeat_ngram is not None:
+            return None
+        return partial(self._drafts, replace(job, processors=(*job.processors, NoRepeatNgram(RETRY_NGRAM))), known)
+
+    def _splitting(self, job: _Job, split_above: float | None, patterns: Sequence[str]) -> dict[str, Any]:
+        """How lines are split into sentences, as options of `translate_text`."""
+        if split_above is not None and not split_above >= 0:
+            raise UserError(f"--split-above {split_above}: must be 0 or more")
+        room = None if self.source_limit is None else self.source_limit - 2
+        longest = LONGEST_SENTENCE if room is None else min(LONGEST_SENTENCE, room)
+        return {
+            "language": job.directions[0][0] if len(job.directions) == 1 else None,
+            "split_above": math.inf if split_above is None else min(split_above, longest),
+            "max_length": None if split_above is None else longest,
+            "length_of": lambda text: len(self.tokenizer.encode(text)),
+            "patterns": patterns,
+        }
+
+    def _tell_cut(self, job: _Job) -> None:
+        if job.cut:
+            first, more = min(job.cut), f" and {len(job.cut) - 1} more" if len(job.cut) > 1 else ""
+            log.warning("text %d%s: cut to the model's limit of %d tokens", first, more, self.source_limit)
 
     def _drafts(self, job: _Job, known: Mapping[int, _Asked], parts: Sequence[Part]) -> list[Draft]:
         """The model's answer to each sentence."""
@@ -272,6 +362,14 @@ class _Asked(NamedTuple):
     prefix: str
     direction: Direction | None = None
     tagged: bool = False  # the model reads it without its tags, which are put back by alignment
+
+
+def _opened(asked: _Asked, job: _Job, mask: str | None) -> tuple[_Asked, str]:
+    """What was asked, in its direction; and the line as it is to be split, without tags that are put back later."""
+    plain = strip_tags(asked.text) if mask is not None and "<" in asked.text else None
+    tagged = plain is not None and bool(plain.text.strip()) and _stand_by_words(plain.elements)
+    opened = asked._replace(direction=direction_of(asked.text, job.directions), tagged=tagged)
+    return opened, plain.text if plain is not None and tagged else asked.text
 
 
 def _stand_by_words(elements: Sequence[Element]) -> bool:

@@ -278,3 +278,34 @@ def test_help_needs_no_torch():
     assert done.returncode == 0, done.stderr
     assert "--beam-size" in done.stdout
     assert "[default: (60)]" in done.stdout and SPLIT_ABOVE == 60
+
+
+@pytest.mark.parametrize("engine", ["model", "auto"])
+def test_streamed_lines_are_those_of_greedy_search_and_come_piece_by_piece(
+    model, engine, tmp_path, monkeypatch, capsys
+):
+    text, prefixes = tmp_path / "text", tmp_path / "prefixes"
+    text.write_text("我爱猫\n\nThe cat.\n", encoding="utf-8")
+    prefixes.write_text("\n\n猫，cat sat\n", encoding="utf-8")
+    files = ["-i", str(text), "--prefix-file", str(prefixes)]
+    arguments = ["translate", "-m", model, "--engine", engine, "--max-new-tokens", "9", *files]
+    assert main([*arguments, "--beam-size", "1"]) == 0
+    whole, written = capsys.readouterr().out, []
+    monkeypatch.setattr(sys.stdout, "write", written.append)
+    assert main([*arguments, "--stream"]) == 0
+    assert "".join(written) == whole and whole.count("\n") == 3 and len(written) > 2 * whole.count("\n")
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["-b", "4"], ["--stream", "--beam-size 4", "--beam-size 1"]),
+        (["--format", "jsonl"], ["--stream", "--format jsonl"]),
+        (["--glossary", "terms.tsv"], ["--stream", "--glossary"]),
+        (["--n-best", "2"], ["--n-best 2", "--beam-size"]),
+    ],
+)
+def test_what_cannot_be_streamed_is_refused_before_a_model_is_read(flags, words, capsys):
+    assert main(["translate", "-m", "no-such-model", "--stream", *flags, "我"]) == 2
+    error = capsys.readouterr().err
+    assert all(word in error for word in words) and error.count("\n") == 1

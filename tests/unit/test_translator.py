@@ -298,3 +298,14 @@ def test_alignments_are_pairs_of_words_from_the_layers_and_heads_asked_for(trans
     assert record["alignment"] == to_pharaoh(expected.links)
     with pytest.raises(UserError, match="--alignment-layers 99"):
         translator.translate("我爱", alignments=True, alignment_layers=[99], **options)
+
+
+@pytest.mark.parametrize(
+    "text", ["<b>我爱</b>打<i>篮球</i>。", "The <b>cat</b> sat.", "我爱打篮球。", "", "THE CAT SAT"]
+)
+@pytest.mark.parametrize("way", [{}, {"temperature": 1.5, "seed": 4}])
+def test_a_translation_told_in_pieces_is_the_translation(translator, text, way):
+    options = {**way, "max_new_tokens": 9}
+    pieces = list(translator.stream(text, **options))
+    assert "".join(pieces) == translator.translate(text, beam_size=1, **options)
+    assert "<" not in text or len(pieces) == 1

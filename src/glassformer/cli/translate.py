@@ -3,16 +3,16 @@
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from glassformer.cli import options
-from glassformer.decoding import LENGTH_PENALTY, Decoding
+from glassformer.decoding import LENGTH_PENALTY, Decoding, check_streamed
 from glassformer.errors import UserError
 
 if TYPE_CHECKING:
@@ -137,6 +137,9 @@ def translate(
         str | None,
         typer.Option("--alignment-heads", help="Heads of these layers, such as 0,3.", rich_help_panel=_TEXT),
     ] = None,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="Show each translation as it is written; greedy, or sampled.")
+    ] = False,
     errors: options.Errors = "strict",
     engine: options.Engine = "auto",
     precision: options.Precision = "auto",
@@ -162,6 +165,13 @@ def translate(
         "typical_p": typical_p,
         "seed": seed,
     }
+    if stream:
+        check_streamed(beam_size)
+        if format is not Format.text:
+            raise UserError(f"--stream with --format {format}: its records are whole; leave out one of them")
+        if glossary is not None:
+            raise UserError("--stream with --glossary: forced terms need beam search; leave out one of them")
+        decoding["beam_size"] = 1
     Decoding(**decoding)  # told before a model is read
     if n_best > 1 and format is Format.text:
         raise UserError(f"--n-best {n_best}: text has one line for each line read; add --format jsonl or moses")
@@ -184,26 +194,33 @@ def translate(
     terms = None if glossary is None else Glossary.read(glossary)
     words = _words(banned)
     translator = options.open_translator(model, engine, precision, threads)
-    records = translator.translate_lines(
-        lines,
-        to,
-        source,
-        prefixes=prefixes,
-        glossary=terms,
-        banned=words,
-        alignments=alignments,
-        alignment_layers=layers,
-        alignment_heads=heads,
-        batch_tokens=batch_tokens,
-        batch_sentences=1 if not text and input is None and sys.stdin.isatty() else 1024,
-        **text_options,
-        **decoding,
-    )
+    text_options |= {"banned": words, **decoding}
+    written: Iterator[Iterable[str]]
+    if stream:
+        asked = zip(lines, repeat("") if prefixes is None else prefixes, strict=False)
+        streams = (translator.stream(line, to, source, prefix=prefix, **text_options) for line, prefix in asked)
+        written = (chain(map(_one_line, pieces), ["\n"]) for pieces in streams)
+    else:
+        records = translator.translate_lines(
+            lines,
+            to,
+            source,
+            prefixes=prefixes,
+            glossary=terms,
+            alignments=alignments,
+            alignment_layers=layers,
+            alignment_heads=heads,
+            batch_tokens=batch_tokens,
+            batch_sentences=1 if not text and input is None and sys.stdin.isatty() else 1024,
+            **text_options,
+        )
+        written = ([_written(record, format, number)] for number, record in enumerate(records))
     progress = options.Progress("lines")
-    with options.output_stream(output) as stream:
-        for number, record in enumerate(records):
-            stream.write(_written(record, format, number))
-            stream.flush()
+    with options.output_stream(output) as out:
+        for pieces in written:
+            for piece in pieces:
+                out.write(piece)
+                out.flush()
             progress.add(1)
     progress.close()
     if not progress.done:

@@ -174,13 +174,13 @@ def translate_text(
         batch_sentences: most sentences given to `translate_batch` at once; 1 answers each line before reading another.
     """
     size = min(16, batch_sentences)
-    prepare = _Preparation(language, split_above, max_length, length_of, mask, patterns, restore_case)
+    prepare = Preparation(language, split_above, max_length, length_of, mask, patterns, restore_case)
     prepared = starmap(prepare.line, enumerate(lines))
     while chunk := list(_chunk(prepared, size)):
         waiting = [part for line in chunk for part in line.parts if part.protected.has_words]
-        answers = _answers(waiting, translate_batch, retry_batch, batch_sentences)
+        drafted = answers(waiting, translate_batch, retry_batch, batch_sentences)
         for line in chunk:
-            yield line.answered([next(answers) if part.protected.has_words else part for part in line.parts])
+            yield line.answered([next(drafted) if part.protected.has_words else part for part in line.parts])
         size = min(2 * size, batch_sentences)
 
 
@@ -197,7 +197,9 @@ def repeats(text: str) -> int:
     return most
 
 
-class _Preparation(NamedTuple):
+class Preparation(NamedTuple):
+    """How lines become sentences, with the options of `translate_text`."""
+
     language: str | None
     split_above: float
     max_length: int | None
@@ -207,6 +209,7 @@ class _Preparation(NamedTuple):
     restore_case: bool
 
     def line(self, number: int, line: str) -> Line:
+        """A line, by its number from 0, in sentences that are still to be translated."""
         line = _SURROGATE.sub("\ufffd", line)
         if not line.strip():
             return Line(line, "")
@@ -247,10 +250,10 @@ def _chunk(lines: Iterator[Line], size: int) -> Iterator[Line]:
             return
 
 
-def _answers(
+def answers(
     parts: list[Part], translate_batch: TranslateBatch, retry_batch: TranslateBatch | None, size: int
 ) -> Iterator[Part]:
-    """The parts with their drafts."""
+    """The parts with their drafts, `size` asked for at a time; arguments as in `translate_text`."""
     for start in range(0, len(parts), size):
         batch = parts[start : start + size]
         answered = _answered(batch, translate_batch)
