@@ -223,32 +223,60 @@ void softmax(float* scores, int n, int padded) {
   for (int i = 0; i < padded; i += LANES) store(scores + i, load(scores + i) * factor);
 }
 
+// Sums of `weights` · values for ROWS queries and WIDE panels of a head's features; value(j) is where position j's begin.
+template <int ROWS, int WIDE, class Value>
+void mix(const float* weights, int padded, int n, Value value, float* out, int out_stride) {
+  vf acc[ROWS][WIDE * VECTORS] = {};
+  for (int j = 0; j < n; j++) {
+    const float* v = value(j);
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDE * VECTORS; i++) {
+      const vf each = load(v + i * LANES);
+#pragma GCC unroll 4
+      for (int r = 0; r < ROWS; r++) acc[r][i] += weights[(size_t)r * padded + j] * each;
+    }
+  }
+  for (int r = 0; r < ROWS; r++)
+    for (int i = 0; i < WIDE * VECTORS; i++) store(out + (size_t)r * out_stride + i * LANES, acc[r][i]);
+}
+
+template <int ROWS, class Value>
+void mix_head(const float* weights, int padded, int n, Value value, int head_size, float* out, int out_stride) {
+  int e = 0;
+  auto from = [&](int j) { return value(j) + e; };
+  for (; head_size - e >= MIX_PANELS * PANEL; e += MIX_PANELS * PANEL)
+    mix<ROWS, MIX_PANELS>(weights, padded, n, from, out + e, out_stride);
+  for (; e < head_size; e += PANEL) mix<ROWS, 1>(weights, padded, n, from, out + e, out_stride);
+}
+
 template <int ROWS>
 void attend_rows(const float* q, int q_stride, const float* transposed_keys, const float* values, int v_stride, int s,
                  int head_size, float* out, int out_stride, float* scratch) {
+  // Sums side by side, so that a step need not wait for the last; as many for any number of rows, so that a row's scores
+  // do not depend on it.
+  constexpr int CHAINS = SCORE_CHAINS;
   const int padded = (s + PANEL - 1) / PANEL * PANEL;
   const float* keys = transposed_keys;
   for (int block = 0; block < padded; block += PANEL, keys += PANEL * head_size) {
-    vf acc[ROWS][VECTORS] = {};
-    for (int e = 0; e < head_size; e++)
-      for (int v = 0; v < VECTORS; v++) {
-        vf k = load(keys + e * PANEL + v * LANES);
-        for (int r = 0; r < ROWS; r++) acc[r][v] += q[(size_t)r * q_stride + e] * k;
-      }
+    vf acc[CHAINS][ROWS][VECTORS] = {};
+    for (int e = 0; e < head_size; e += CHAINS)
+#pragma GCC unroll 4
+      for (int c = 0; c < CHAINS; c++)
+#pragma GCC unroll 4
+        for (int v = 0; v < VECTORS; v++) {
+          const vf k = load(keys + (e + c) * PANEL + v * LANES);
+#pragma GCC unroll 4
+          for (int r = 0; r < ROWS; r++) acc[c][r][v] += q[(size_t)r * q_stride + e + c] * k;
+        }
     for (int r = 0; r < ROWS; r++)
-      for (int v = 0; v < VECTORS; v++) store(scratch + (size_t)r * padded + block + v * LANES, acc[r][v]);
+      for (int v = 0; v < VECTORS; v++) {
+        vf sum = acc[0][r][v];
+        for (int c = 1; c < CHAINS; c++) sum += acc[c][r][v];
+        store(scratch + (size_t)r * padded + block + v * LANES, sum);
+      }
   }
   for (int r = 0; r < ROWS; r++) softmax(scratch + (size_t)r * padded, s, padded);
-  for (int e = 0; e < head_size; e += PANEL) {
-    vf acc[ROWS][VECTORS] = {};
-    for (int j = 0; j < s; j++)
-      for (int v = 0; v < VECTORS; v++) {
-        vf value = load(values + (size_t)j * v_stride + e + v * LANES);
-        for (int r = 0; r < ROWS; r++) acc[r][v] += scratch[(size_t)r * padded + j] * value;
-      }
-    for (int r = 0; r < ROWS; r++)
-      for (int v = 0; v < VECTORS; v++) store(out + (size_t)r * out_stride + e + v * LANES, acc[r][v]);
-  }
+  mix_head<ROWS>(scratch, padded, s, [&](int j) { return values + (size_t)j * v_stride; }, head_size, out, out_stride);
 }
 
 void attend(const float* q, int n, int q_stride, const float* transposed_keys, const float* values, int v_stride, int s,
@@ -271,12 +299,7 @@ void attend_scattered(const float* q, const float* const* past, int n, int key_o
     scratch[j] = sum(acc);
   }
   softmax(scratch, n, padded);
-  for (int e = 0; e < head_size; e += PANEL) {
-    vf acc[VECTORS] = {};
-    for (int j = 0; j < n; j++)
-      for (int v = 0; v < VECTORS; v++) acc[v] += scratch[j] * load(past[j] + value_offset + e + v * LANES);
-    for (int v = 0; v < VECTORS; v++) store(out + e + v * LANES, acc[v]);
-  }
+  mix_head<1>(scratch, padded, n, [&](int j) { return past[j] + value_offset; }, head_size, out, 0);
 }
 
 // --- choice ----------------------------------------------------------------------------------------------------------

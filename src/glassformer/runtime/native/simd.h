@@ -177,15 +177,16 @@ struct Int8 {
 #endif
 };
 
-// How many rows and panels a matrix product keeps in registers: accumulators, one weight vector a panel, one broadcast.
+// How many rows and panels a matrix product keeps in registers (accumulators, one weight vector a panel, one broadcast),
+// how many panels of a head attention sums at once for up to four rows, and in how many parts it sums a score.
 #if defined(__AVX512F__)
-constexpr int TILE_ROWS = 6, TILE_PANELS = 4;
+constexpr int TILE_ROWS = 6, TILE_PANELS = 4, MIX_PANELS = 4, SCORE_CHAINS = 4;
 #elif defined(__AVX2__)
-constexpr int TILE_ROWS = 4, TILE_PANELS = 1;
+constexpr int TILE_ROWS = 4, TILE_PANELS = 1, MIX_PANELS = 1, SCORE_CHAINS = 1;
 #elif defined(__aarch64__)
-constexpr int TILE_ROWS = 6, TILE_PANELS = 1;
+constexpr int TILE_ROWS = 6, TILE_PANELS = 1, MIX_PANELS = 1, SCORE_CHAINS = 1;
 #else
-constexpr int TILE_ROWS = 2, TILE_PANELS = 1;
+constexpr int TILE_ROWS = 2, TILE_PANELS = 1, MIX_PANELS = 1, SCORE_CHAINS = 1;
 #endif
 
 }  // namespace
