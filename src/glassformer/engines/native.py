@@ -113,8 +113,8 @@ def open_native(
         Unavailable: it cannot run here, or not this model in this precision.
     """
     try:
+        from glassformer.runtime.cache import packed
         from glassformer.runtime.engine import EngineUnavailable, NativeModel
-        from glassformer.runtime.pack import packed
     except ImportError as error:
         raise Unavailable(f"it is not part of this installation ({error})") from None
     try:
