@@ -14,11 +14,13 @@ from glassformer.generate import (
     MinP,
     NoRepeatNgram,
     RepetitionPenalty,
+    SamplingConfig,
     Temperature,
     TopK,
     TopP,
     Typical,
 )
+from glassformer.generate.sampling import distribution
 
 NO = -math.inf
 VOCAB = 9
@@ -121,6 +123,19 @@ def test_each_processor_is_its_definition_row_by_row(name, data, seed, length, b
     torch.testing.assert_close(result, torch.tensor(expected, dtype=torch.float64))
     for row in range(4):
         assert torch.equal(kind(value)(ids[row : row + 1], logits[row : row + 1])[0], result[row])
+
+
+@settings(max_examples=60)
+@given(st.floats(0.3, 3.0), st.integers(2, 8), *[st.floats(0.3, 0.95)] * 3, st.integers(0, 999))
+def test_filters_apply_in_their_documented_order(tau, k, top, least, usual, seed):
+    """Temperature, top-k, top-p, min-p, typical: each sees what the one before it left."""
+    config = SamplingConfig(temperature=tau, top_k=k, top_p=top, min_p=least / 5, typical_p=usual)
+    ids_NT, logits_NV = random_rows(seed, rows=3, length=2, blocked=0.1)
+    found_NV = distribution(logits_NV, ids_NT, config.warpers)
+    for ids, logits, found in zip(ids_NT.tolist(), logits_NV.tolist(), found_NV.tolist(), strict=True):
+        for define, value in ((temperature, tau), (top_k, k), (top_p, top), (min_p, least / 5), (typical, usual)):
+            logits = define(ids, logits, value)
+        assert found == pytest.approx(softmax(logits), abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", [TopK, TopP, MinP, Typical])

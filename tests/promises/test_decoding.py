@@ -189,6 +189,16 @@ def test_the_top_result_does_not_depend_on_n_best(translator):
     top = translator.translate(TEXTS, beam_size=5, max_new_tokens=8)
     for n_best in (2, 3, 5):
         assert translator.translate(TEXTS, beam_size=5, max_new_tokens=8, n_best=n_best) == top
+    # [3] is soon the best of the first group, whose other hypothesis can win no more; yet what that goes on to write,
+    # 7, keeps the second group from the path that would beat [3].
+    script = {(): {3: 0.4, 4: 0.3, 5: 0.2, 6: 0.1}, (4, 10): {7: 1.0}}
+    script |= {(4,): {**dict.fromkeys(range(3, 23), 0.94 / 19), 10: 0.06}}
+    script |= {(5,): {11: 1.0}, (5, 11): {7: 0.51, 8: 0.49}}
+    script |= {(5, 11, 7, 12, 13, 14)[:n]: {(12, 13, 14, 15)[n - 3]: 1.0} for n in range(3, 7)}
+    for n_best in (1, 2, 4):
+        config = SearchConfig(4, n_best, length_penalty=2.0, max_new_tokens=9, groups=2, diversity=3.0)
+        (found,) = search(ScriptModel(script, vocab=24), *batch([(3,)]), config, request())
+        assert found[0].ids == (3,)
 
 
 def test_a_later_hypothesis_wins_while_it_can():

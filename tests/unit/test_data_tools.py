@@ -2,9 +2,10 @@
 
 import random
 import sys
+import tracemalloc
 import unicodedata
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ word = st.sampled_from(
 )
 sentence = st.lists(word, max_size=2).map(" ".join)
 pairs_of_words = st.lists(st.tuples(sentence, sentence).map(lambda sides: Pair(*sides)), max_size=30)
+# Each side meets again with another partner, and one pair in other spelling.
+MEETINGS = [Pair("我", "x"), Pair("我", "he"), Pair("她", "x"), Pair("我", "x"), Pair("我", "X!"), Pair("x", "x.")]
 
 
 def rows_of(pairs: list[Pair]) -> list[Located]:
@@ -278,6 +281,7 @@ def test_percentiles_are_those_of_numpy(values: list[int], point: int) -> None:
 
 @few
 @given(pairs_of_words)
+@example(MEETINGS)
 def test_statistics_are_those_of_a_plain_count(pairs: list[Pair]) -> None:
     statistics = Statistics(("zh", "en"), tokenizer=Letters())
     for pair in pairs:
@@ -305,6 +309,7 @@ def test_statistics_are_those_of_a_plain_count(pairs: list[Pair]) -> None:
         assert report[name]["length"] == report[name]["length_in_tokens"] == percentiles(Counter(map(len, texts)))
         assert report[name]["wrong_script"] == sum(script_share(text, ("zh", "en")[side]) < 0.5 for text in texts)
         assert sum(report[name]["scripts"].values()) == len(texts)
+        assert report[name]["mixed_scripts"] == sum(len(scripts_in(text)) > 1 for text in texts)
         counts = Counter("".join(texts))
         alphabet = report[name]["alphabet"]
         assert alphabet["distinct"] == len(counts) and alphabet["once"] == [*counts.values()].count(1)
@@ -340,6 +345,8 @@ OFF: dict[str, Any] = dict(
 
 @few
 @given(pairs_of_words, st.sampled_from(["exact", "blind", "keep"]))
+@example(MEETINGS, "exact")
+@example(MEETINGS, "blind")
 def test_cleaning_drops_duplicates_as_a_plain_loop_would(pairs: list[Pair], duplicates: str) -> None:
     full = [Pair(s.strip(), t.strip()) for s, t in pairs if s.strip() and t.strip()]
     first: dict[object, Pair] = {}
@@ -486,6 +493,7 @@ def test_shares_are_read_or_refused() -> None:
 
 @few
 @given(pairs_of_words, pairs_of_words)
+@example(MEETINGS[:3], MEETINGS[2:])
 def test_overlap_is_that_of_plain_sets(train: list[Pair], test: list[Pair]) -> None:
     overlap = Overlap(("zh", "en"))
     for pair in train:
@@ -503,6 +511,47 @@ def test_overlap_is_that_of_plain_sets(train: list[Pair], test: list[Pair]) -> N
     assert {name: found[name] for name in known} == {name: sum(name in hit for hit in hits) for name in known}
     assert (found["pairs"], found["any"]) == (len(test), sum(map(bool, hits)))
     assert len(found["examples"]) == min(3, found["any"])
+
+
+def overlap_with(pairs: Iterator[Pair]) -> None:
+    overlap = Overlap(("zh", "en"))
+    for pair in pairs:
+        overlap.add(pair)
+
+
+def statistics_of(pairs: Iterator[Pair]) -> dict[str, Any]:
+    statistics = Statistics(("zh", "en"))
+    for pair in pairs:
+        statistics.add(pair)
+    return statistics.report()
+
+
+@pytest.mark.parametrize(
+    ("tool", "most"),
+    [
+        (statistics_of, 100),
+        (overlap_with, 250),
+        (lambda pairs: split_pairs(pairs, Share(0.1, False), Share(0.1, False), languages=("zh", "en")), 150),
+        (lambda pairs: deque(Cleaner(CleanConfig()).clean(Located(p, "", "") for p in pairs), maxlen=0), 50),
+    ],
+    ids=["stats", "stats --against", "split", "clean"],
+)
+def test_a_tool_holds_few_bytes_of_a_pair(
+    tool: Callable[[Iterator[Pair]], object], most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the texts are, since none of them is held."""
+    monkeypatch.setattr(clean_module, "SAMPLE", 100)
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        tool(Pair(f"第{n}句" + "长" * 20, f"sentence {n % (count // 2)} {'word ' * 9}") for n in range(count))
+        found = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return found
+
+    peak(100)  # what is loaded once
+    small, large = 4_000, 16_000  # four times as much, so that tables that double are equally full
+    assert (peak(large) - peak(small)) / (large - small) < most
 
 
 def test_a_real_corpus_counts_as_its_own_description_says(shared: Path) -> None:

@@ -27,7 +27,7 @@ class DigestSet:
     """
 
     def __init__(self) -> None:
-        self._slots = array("Q", bytes(8 * _FIRST_SLOTS))
+        self._slots = array("Q", [0]) * _FIRST_SLOTS
         self._used = 0
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class DigestSet:
 
     def _grow(self) -> None:
         old = self._slots
-        self._slots = array("Q", bytes(16 * len(old)))
+        self._slots = array("Q", [0]) * (2 * len(old))
         for value in old:
             if value:
                 self._slots[self._find(value)] = value
