@@ -18,7 +18,6 @@ def packed(directory: Path, precision: str) -> Path:
     It lies in `$GLASSFORMER_CACHE`, or `$XDG_CACHE_HOME/glassformer`, or `~/.cache/glassformer`, or where none of them
     can be written, in the directory for temporary files.
     """
-    precision = "int8" if precision == "auto" else precision
     name = f"{hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:16]}-{precision}.packed"
     expected = origin(directory)
     places = [place for place in _places() if _usable(place)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,16 @@ from glassformer.config import (
 from glassformer.errors import UserError
 from glassformer.runtime import format as packed_format
 from glassformer.runtime.cache import origin
+from glassformer.runtime.engine import NativeModel
 from glassformer.runtime.library import EngineUnavailable
 
 PANEL = 16
 TYPES = {"fp32": 0, "bf16": 1, "int8": 2}
 GROUP = {"fp32": 1, "bf16": 2, "int8": 4}
 ACTIVATIONS = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "silu": 4}
+
+FAITHFUL = 0.998
+"""The least cosine between int8's logits and float32's with which "auto" takes int8."""
 
 Weights = Mapping[str, np.ndarray]
 
@@ -248,15 +253,41 @@ def read_weights(file: Path) -> dict[str, np.ndarray]:
 def pack(directory: Path, precision: str, file: Path) -> None:
     """Packs the MODEL in `directory` into `file`.
 
+    Args:
+        precision: "int8", "bf16", "fp32", or "auto": int8 where its logits stay close (`FAITHFUL`), else bf16.
+
     Raises:
         UserError: the MODEL is damaged, or holds NaN.
         EngineUnavailable: it has a part that the native engine does not know.
     """
-    config = _config(directory)
+    config, weights, of = _config(directory), read_weights(directory / "model.safetensors"), origin(directory)
     try:
-        Packer(config, read_weights(directory / "model.safetensors"), precision).write(file, origin(directory))
+        if precision != "auto":
+            return Packer(config, weights, precision).write(file, of)
+        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+            exact, small = Path(scratch) / "fp32", Path(scratch) / "int8"
+            Packer(config, weights, "fp32").write(exact, of)
+            Packer(config, weights, "int8").write(small, of)
+            if cosine(exact, small) < FAITHFUL:
+                Packer(config, weights, "bf16").write(small, of)
+            small.replace(file)
     except KeyError as error:
         raise UserError(f"{directory}: model.safetensors lacks {error.args[0]}; copy or train it again") from None
+
+
+def cosine(exact: Path, other: Path, sentences: int = 16, length: int = 12, steps: int = 4) -> float:
+    """The least cosine between two packed models' logits over random sources and targets, each row's mean taken off."""
+    rng = np.random.default_rng(0)
+    models = [NativeModel.open(path) for path in (exact, other)]
+    length, steps = (
+        min(n, limit or n) for n, limit in ((length, models[0].source_limit), (steps, models[0].target_limit))
+    )
+    sources = rng.integers(0, models[0].model.source_vocab, (sentences, length)).tolist()
+    tokens_NT = rng.integers(0, models[0].model.target_vocab, (sentences, steps))
+    ours, theirs = (model.start(sources).step(tokens_NT, last_only=False).astype(np.float64) for model in models)
+    ours, theirs = (logits - logits.mean(-1, keepdims=True) for logits in (ours, theirs))
+    norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    return float(((ours * theirs).sum(-1) / np.maximum(norms, 1e-30)).min())
 
 
 def _config(directory: Path) -> ModelConfig:
