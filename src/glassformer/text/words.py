@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
@@ -75,3 +76,16 @@ def _piece_spans(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
         end = start + len(piece.surface)
         spans.append((start, end))
     return spans
+
+
+def spellings(tokenizer: Tokenizer, words: Iterable[str]) -> list[tuple[int, ...]]:
+    """The ids by which a tokenizer may write words: at a text's start, behind a space or a mark, in the usual cases."""
+    stripped = [word.strip() for word in words if word.strip()]
+    before = tokenizer.encode("(")
+    found = set()
+    for form in {form for word in stripped for form in (word, word.lower(), word.upper(), word.capitalize())}:
+        found.add(tuple(tokenizer.encode(form)))
+        ids = tokenizer.encode("(" + form)
+        if ids[: len(before)] == before:
+            found.add(tuple(ids[len(before) :]))
+    return sorted(found - {()})
