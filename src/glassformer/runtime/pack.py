@@ -51,6 +51,7 @@ class Packer:
         self.config, self.weights, self.precision = config, weights, precision
         self.blobs: list[tuple[int, np.ndarray]] = []
         self.size = 0
+        self._sinusoids: dict[SinusoidalConfig, dict[str, int]] = {}
         self.model = self._model()
 
     def write(self, file: Path, origin: str) -> None:
@@ -89,8 +90,13 @@ class Packer:
     def _stack(self, name: str, config: StackConfig) -> dict[str, Any]:
         position = config.position
         positions = None
-        if position is not None:
-            positions = self._array(_padded(self._positions(f"{name}.position.weight", position), PANEL))
+        if isinstance(position, SinusoidalConfig):  # the same for both stacks, as a rule: stored once
+            if position not in self._sinusoids:
+                self._sinusoids[position] = self._array(_padded(sinusoids(position, self.config.d_model), PANEL))
+            positions = self._sinusoids[position]
+        elif position is not None:
+            _known(position, LearnedPositionConfig)
+            positions = self._array(_padded(self.weights[f"{name}.position.weight"], PANEL))
         return {
             "layers": [self._layer(f"{name}.layers.{i}", block) for i, block in enumerate(config.blocks)],
             "positions": positions,
@@ -98,17 +104,6 @@ class Packer:
             "n_layers": len(config.blocks),
             "max_len": position.max_len if position is not None else 0,
         }
-
-    def _positions(self, name: str, config: SinusoidalConfig | LearnedPositionConfig) -> np.ndarray:
-        if isinstance(config, LearnedPositionConfig):
-            return self.weights[name]
-        d = self.config.d_model
-        angles = np.arange(config.first, config.first + config.max_len, dtype=np.float64)[:, None]
-        angles = angles * config.base ** (-np.arange(0, d, 2, dtype=np.float64) / d)
-        pairs = np.sin(angles), np.cos(angles)
-        if config.layout == "interleaved":
-            return np.stack(pairs, axis=-1).reshape(config.max_len, d)
-        return np.concatenate(pairs, axis=-1)
 
     def _layer(self, name: str, block: BlockConfig) -> dict[str, Any]:
         _known(block.mixer, AttentionConfig)
@@ -203,6 +198,16 @@ class Packer:
         self.blobs.append((at, array))
         self.size += -(-array.nbytes // packed_format.ALIGNMENT) * packed_format.ALIGNMENT
         return {"at": at, "bytes": array.nbytes}
+
+
+def sinusoids(config: SinusoidalConfig, d_model: int) -> np.ndarray:
+    """The table (max_len, d_model) that `glassformer.nn.position.sinusoids` computes."""
+    angles = np.arange(config.first, config.first + config.max_len, dtype=np.float64)[:, None]
+    angles = angles * config.base ** (-np.arange(0, d_model, 2, dtype=np.float64) / d_model)
+    pairs = np.sin(angles), np.cos(angles)
+    if config.layout == "interleaved":
+        return np.stack(pairs, axis=-1).reshape(config.max_len, d_model)
+    return np.concatenate(pairs, axis=-1)
 
 
 def quantise(weight_NK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
