@@ -193,3 +193,24 @@ def test_megabytes_of_what_looks_like_a_beginning_end() -> None:
         for start in ("", "http://", "<a", "www.a"):
             find(start + text * 10_000)
             find(text * 10_000 + start)
+
+
+@pytest.mark.parametrize(
+    "after", ["查看", "，然后", "。好", "（官网）", "？", "”", "的", "が", "로", "页面.", "\u3000"]
+)
+@pytest.mark.parametrize(
+    "place",
+    ["https://a.com/x", "http://localhost:8080", "www.example.com", "me@example.com", "example.com/p", "/usr/local/bin"]
+    + [
+        "https://a.com/a_(b)",
+        "https://a.com?q=1&r=%20",
+        "mailto:me@a.com",
+        "https://例子.com/x",
+        "ftp://例.例子.cn",
+        "~/.vimrc",
+    ],
+)
+def test_chinese_behind_a_place_without_a_blank_does_not_belong_to_it(place, after):
+    text = f"请看{place}{after}"
+    assert [text[f.start : f.end] for f in find(text)] == [place]
+    assert protect(text).restore("See X1, now") == f"See {place}, now"

@@ -14,6 +14,8 @@ from glassformer.errors import UserError
 Patterns = Sequence[str]
 
 _URL = r"(?:[\w\-.~:/?#@!$&'*+,;=%]|\([\w\-.~:/?#@!$&'*+,;=%]*\))*(?:[\w\-~/#&=%+]|\([\w\-.~:/?#@!$&'*+,;=%]*\))"
+# Elsewhere in a URL its own script ends it, since Chinese follows a URL without a blank.
+_CHINESE_HOST = r"(?:(?:[\u3400-\u9fff]{1,63}\.)+(?=[A-Za-z\d]))?"
 _FLAGS = "disabled|checked|selected|hidden|required|readonly|async|defer|autofocus|open|controls|loop|muted"
 _ATTRIBUTE = rf"""(?:[\w:@.-]+\s*=\s*(?:"[^"<>\n]*"|'[^'<>\n]*'|[^\s"'<>=`]+)|(?:{_FLAGS})\b)"""
 _TAG = rf"</?[A-Za-z][\w:.-]*(?:\s+{_ATTRIBUTE})*\s*/?>|</?\d{{1,3}}/?>|<!--[^\n]{{0,300}}?-->"
@@ -21,7 +23,7 @@ _TAG = rf"</?[A-Za-z][\w:.-]*(?:\s+{_ATTRIBUTE})*\s*/?>|</?\d{{1,3}}/?>|<!--[^\n
 _KINDS = {
     "code": r"``[^`\n]{1,200}``|`(?! )[^`\n]{1,200}(?<! )`",
     "tag": _TAG,
-    "url": rf"(?i:\b(?:https?|ftps?|wss?|file)://|(?<![\w.@/-])www\.(?=\w)|\bmailto:(?=\w)){_URL}"
+    "url": rf"(?i:\b(?:https?|ftps?|wss?|file)://{_CHINESE_HOST}|(?<![\w.@/-])www\.(?=\w)|\bmailto:(?=\w)){_URL}"
     rf"|(?<![\w.@/-])(?:[A-Za-z0-9-]+\.)+[A-Za-z]{{2,}}/{_URL}",
     "email": r"(?<![\w.%+-])[\w.%+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}",
     "path": r"(?<![\w.~/-])(?:(?:~|\.{1,2})(?:/[\w.+-]+)+|(?:/[\w.+-]+){2,})/?(?<!\.)"
