@@ -8,6 +8,7 @@ from heapq import nlargest
 from typing import NamedTuple, TypedDict
 
 from glassformer.text.pipeline import Draft, Line, Part
+from glassformer.text.script import is_already
 
 
 class Candidate(TypedDict):
@@ -30,7 +31,8 @@ class Translation(TypedDict):
         truncated: a sentence was cut to the model's limit, or a translation to its own.
         repetition: a translation repeats itself more than three times in a row where its source does not, even after a
             second try.
-        untranslated: a sentence came back as it was, or as nothing (its source stands in the translation then).
+        untranslated: a sentence came back as it was, since it is in the target language already or the model did no
+            more, or as nothing (its source stands in the translation then).
     """
 
     source: str
@@ -48,6 +50,13 @@ class Choice(NamedTuple):
 
     text: str
     score: float
+
+
+def own_answer(part: Part, direction: tuple[str, str] | None) -> Draft | None:
+    """A sentence as the answer to itself, where it is in the target language already."""
+    if direction is None or not is_already(part.protected.plain, target=direction[1], source=direction[0]):
+        return None
+    return Draft(part.protected.text, details=[Choice(part.protected.text, 0.0)])
 
 
 def record_of(line: Line, n_best: int) -> Translation:

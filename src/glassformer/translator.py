@@ -31,7 +31,8 @@ from glassformer.text.pipeline import (
 )
 from glassformer.text.stream import StreamDecoder
 from glassformer.text.tags import Element, carry_tags, strip_tags
-from glassformer.translation import Choice, Translation, record_of
+from glassformer.text.words import spellings
+from glassformer.translation import Choice, Translation, own_answer, record_of
 
 if TYPE_CHECKING:
     from glassformer.generate.align import Link
@@ -137,7 +138,7 @@ class Translator(SentenceModel):
             Decoding(**decoding),
             self.possible_directions(source, to),
             glossary if isinstance(glossary, Glossary) or glossary is None else Glossary(glossary),
-            tuple(self._banning(banned)),
+            self._banning(banned),
             batch_tokens,
             alignments,
             partial(self.links, layers=alignment_layers, heads=alignment_heads),
@@ -182,9 +183,7 @@ class Translator(SentenceModel):
         chosen = Decoding(beam_size=1, **decoding)
         if chosen.seed is None:  # a second try has to begin like the first
             chosen = replace(chosen, seed=secrets.randbits(63))
-        job = _Job(
-            chosen, self.possible_directions(source, to), None, tuple(self._banning(banned)), 1, False, self.links
-        )
+        job = _Job(chosen, self.possible_directions(source, to), None, self._banning(banned), 1, False, self.links)
         options = self._splitting(job, split_above, patterns)
         pieces = self._streamed(_Asked(1, checked(text, 1), prefix), job, None if prefix.strip() else mask, options)
         return filter(None, pieces)
@@ -200,10 +199,12 @@ class Translator(SentenceModel):
                 part = yield from self._written(part, opened, job, live)
             yield live.settle(part)
         yield live.finish()
-        self._tell_cut(job)
+        self._warn(job)
 
     def _written(self, part: Part, asked: _Asked, job: _Job, live: LiveLine) -> Generator[str, None, Part]:
         """Tells the answer to a sentence as it comes, and returns the sentence with it."""
+        if kept := job.keep(part, asked):
+            return replace(part, draft=kept)
         row = self.read(part.protected.text, asked.direction)
         job.cut.update([asked.number] * row.cut)
         processors, forced = [*job.decoding.processors, *job.processors], self._forced(job, asked, part, row)
@@ -244,7 +245,7 @@ class Translator(SentenceModel):
             forced = self._records((a for a in everything if a.prefix.strip()), job, {"mask": None, **options})
             for prefix in prefixes:
                 yield next(forced if prefix.strip() else free)
-        self._tell_cut(job)
+        self._warn(job)
 
     def _records(self, asked: Iterable[_Asked], job: _Job, options: dict[str, Any]) -> Iterator[Translation]:
         known: dict[int, _Asked] = {}
@@ -291,18 +292,25 @@ class Translator(SentenceModel):
             "patterns": patterns,
         }
 
-    def _tell_cut(self, job: _Job) -> None:
-        if job.cut:
-            first, more = min(job.cut), f" and {len(job.cut) - 1} more" if len(job.cut) > 1 else ""
-            log.warning("text %d%s: cut to the model's limit of %d tokens", first, more, self.source_limit)
+    def _warn(self, job: _Job) -> None:
+        for texts, what in (
+            (job.cut, f"cut to the model's limit of {self.source_limit} tokens"),
+            (job.kept, "in the target language already, left as it is; is another --from or --to meant?"),
+        ):
+            if texts:
+                more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
+                log.warning("text %d%s: %s", min(texts), more, what)
 
     def _drafts(self, job: _Job, known: Mapping[int, _Asked], parts: Sequence[Part]) -> list[Draft]:
-        """The model's answer to each sentence."""
+        """The answer to each sentence: the model's, unless it is in the target language already."""
+        kept = [job.keep(part, known[part.line]) for part in parts]
+        parts = [part for part, draft in zip(parts, kept, strict=True) if draft is None]
         rows = [self.read(part.protected.text, known[part.line].direction) for part in parts]
         constraints = [self._forced(job, known[p.line], p, row) for p, row in zip(parts, rows, strict=True)]
         job.cut.update(known[part.line].number for part, row in zip(parts, rows, strict=True) if row.cut)
         found = self.decode(rows, job.decoding, job.processors, constraints, job.batch_tokens)
-        return [self._draft(hypotheses, row.cut) for hypotheses, row in zip(found, rows, strict=True)]
+        drafts = (self._draft(hypotheses, row.cut) for hypotheses, row in zip(found, rows, strict=True))
+        return [next(drafts) if draft is None else draft for draft in kept]
 
     def _draft(self, hypotheses: list[Hypothesis], cut: bool) -> Draft:
         by_text: dict[str, float] = {}
@@ -325,24 +333,14 @@ class Translator(SentenceModel):
                 raise UserError(f"line {asked.number}{str(error).removeprefix('sentence 1')}") from None
         return constraints
 
-    def _banning(self, words: Sequence[str]) -> Iterator[Processor]:
-        """What forbids words in the ways that the tokenizer writes them, and in the usual cases."""
-        words = [word.strip() for word in words if word.strip()]
-        spellings = {form for word in words for form in (word, word.lower(), word.upper(), word.capitalize())}
-        sequences = {tuple(self.tokenizer.encode(spelling)) for spelling in spellings}
-        for spelling in spellings:
-            # As it stands behind something that is no blank.
-            before = self.tokenizer.encode("(")
-            ids = self.tokenizer.encode("(" + spelling)
-            if ids[: len(before)] == before:
-                sequences.add(tuple(ids[len(before) :]))
-        if sequences := sequences - {()}:
-            yield BannedWords(tuple(sorted(sequences)))
+    def _banning(self, words: Sequence[str]) -> tuple[Processor, ...]:
+        sequences = spellings(self.tokenizer, words)
+        return (BannedWords(tuple(sequences)),) if sequences else ()
 
 
 @dataclass(frozen=True)
 class _Job:
-    """What all lines of one call share; `cut` gathers the numbers of those that were too long."""
+    """What all lines of one call share; `cut` gathers the numbers of the too long, `kept` of those left as they are."""
 
     decoding: Decoding
     directions: list[Direction]
@@ -352,6 +350,14 @@ class _Job:
     alignments: bool
     links: Callable[[str, Sequence[str], Direction | None], list[list[Link]]]
     cut: set[int] = field(default_factory=set)
+    kept: set[int] = field(default_factory=set)
+
+    def keep(self, part: Part, asked: _Asked) -> Draft | None:
+        """A sentence as its own answer, where it is in the target language already and is not forced to begin so."""
+        draft = None if asked.prefix.strip() else own_answer(part, asked.direction)
+        if draft and len(self.directions) == 1 and replace(part, draft=draft).untranslated:
+            self.kept.add(asked.number)
+        return draft
 
 
 class _Asked(NamedTuple):

@@ -124,5 +124,5 @@ def test_a_hundred_thousand_things_to_protect_take_a_time_that_follows_their_num
 def test_tens_of_thousands_of_tags_are_carried_in_a_time_that_follows_their_number(unit: str, linked: bool) -> None:
     line = unit * 30_000
     with watchdog():
-        carried = carry_tags(line, "x " * 30_000, [(i, i) for i in range(30_000)] if linked else [])
-    assert sorted(carried.replace(" ", "")) == sorted(line.replace(" ", ""))
+        carried = carry_tags(line, "y " * 30_000, [(i, i) for i in range(30_000)] if linked else [])
+    assert sorted(carried.replace(" ", "")) == sorted(line.replace(" ", "").replace("x", "y"))

@@ -84,9 +84,18 @@ def test_each_tag_comes_back_once_in_its_parent_and_the_translation_is_untouched
 def test_a_translation_word_by_word_keeps_every_word_in_its_elements(seed):
     source = re.sub(r"(<[^<>]*>)", r" \1 ", tagged_text(random.Random(seed)))
     plain = strip_tags(source).text
-    result = carry_tags(source, plain, [(i, i) for i in range(len(words(plain)))])
+    translated = str.maketrans("cadont我爱。,3", "xyzuvw你恨！:7")
+    result = carry_tags(source, plain.translate(translated), [(i, i) for i in range(len(words(plain)))])
     before, after = tree(source), tree(result)
-    assert {tag: inside for tag, (_, inside) in after.items()} == {tag: inside for tag, (_, inside) in before.items()}
+    expected = {tag: [word.translate(translated) for word in inside] for tag, (_, inside) in before.items()}
+    assert {tag: inside for tag, (_, inside) in after.items()} == expected
+
+
+@settings(max_examples=60)
+@given(SEEDS, LINKS)
+def test_a_text_that_came_back_as_it_was_keeps_its_tags_where_they_were(seed, links):
+    source = tagged_text(random.Random(seed))
+    assert carry_tags(source, strip_tags(source).text, links) == source
 
 
 @settings(max_examples=100)

@@ -138,10 +138,10 @@ def source_tags(translator: Translator, monkeypatch, *args, **kwargs) -> list[st
     [
         ("我用 Python 写代码", {}, "<2en>"),
         ("He said 你好 to everyone", {}, "<2zh>"),
-        ("The cat", {"to": "en"}, "<2en>"),
-        ("我爱猫", {"to": "zh"}, "<2zh>"),
-        ("The cat", {"source": "zh"}, "<2en>"),
-        ("我爱猫", {"source": "en", "to": "zh"}, "<2zh>"),
+        ("The cat 猫", {"to": "en"}, "<2en>"),
+        ("北京大学 is here", {"to": "zh"}, "<2zh>"),
+        ("The cat 猫", {"source": "zh"}, "<2en>"),
+        ("北京大学 is here", {"source": "en", "to": "zh"}, "<2zh>"),
         ("e = 12345", {}, "<2zh>"),
     ],
 )

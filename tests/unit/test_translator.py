@@ -70,11 +70,11 @@ def test_a_plain_line_reaches_the_model_as_it_stands_whole_and_alone(translator,
 
 def test_a_long_or_broken_line_is_split_in_the_direction_of_the_whole(translator, seen):
     options = {"beam_size": 1, "max_new_tokens": 2, "no_repeat_ngram": 2}
-    translator.translate("我爱打篮球。The cat.\u2028I love.", split_above=6, **options)
-    assert sorted(seen) == [("<2en>", "I love."), ("<2en>", "The cat."), ("<2en>", "我爱打篮球。")]
+    translator.translate("我爱打篮球。The 猫.\u2028I 爱.", split_above=6, **options)
+    assert sorted(seen) == [("<2en>", "I 爱."), ("<2en>", "The 猫."), ("<2en>", "我爱打篮球。")]
     seen.clear()
-    translator.translate("我爱打篮球。The cat.\u2028I love.", split_above=None, **options)
-    assert sorted(seen) == [("<2en>", "I love."), ("<2en>", "我爱打篮球。The cat.")]
+    translator.translate("我爱打篮球。The 猫.\u2028I 爱.", split_above=None, **options)
+    assert sorted(seen) == [("<2en>", "I 爱."), ("<2en>", "我爱打篮球。The 猫.")]
 
 
 @pytest.mark.parametrize("way", [{"beam_size": 2, "n_best": 2}, {"temperature": 1.5, "seed": 3}])

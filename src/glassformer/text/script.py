@@ -36,15 +36,37 @@ def detect_language(text: str, languages: Sequence[str]) -> str:
     Returns:
         One of `languages`; the earliest of them where the text does not tell.
     """
+    words = _words_by_script(text)
+    return max(languages, key=lambda language: sum(words[script] for script in _scripts(language)))
+
+
+def is_already(text: str, target: str, source: str) -> bool:
+    """Whether a text that is to be translated is in the target language as it stands, as far as its script tells.
+
+    It is when it has words of the target's script and none of the source's; or few, where that is Latin, since names
+    and terms in Latin letters stand in texts of every script: three characters or more to each such word.
+
+    Args:
+        text: any text.
+        target, source: codes of languages; of two that share a script nothing is told.
+    """
+    if _scripts(target) & _scripts(source):
+        return False
+    words = _words_by_script(text)
+    own, other = (sum(words[script] for script in _scripts(language)) for language in (target, source))
+    return own > 0 and (other == 0 or (_scripts(source) == LATIN and 3 * other <= own))
+
+
+def _words_by_script(text: str) -> Counter[str]:
     words: Counter[str] = Counter()
     for script, run in groupby(text, _script):
         if script:
             words[script] += sum(1 for _ in run) if script in UNSPACED else 1
+    return words
 
-    def share(language: str) -> int:
-        return sum(words[script] for script in SCRIPTS.get(base_code(language), LATIN))
 
-    return max(languages, key=share)
+def _scripts(language: str) -> set[str]:
+    return SCRIPTS.get(base_code(language), LATIN)
 
 
 def base_code(language: str) -> str:

@@ -104,9 +104,11 @@ def carry_tags(source: str, translation: str, links: Iterable[tuple[int, int]]) 
         links: (source word, target word), numbers in `words` of those two texts; others are ignored.
 
     Returns:
-        `translation` with each tag in it exactly once.
+        `translation` with each tag in it exactly once; the source, if its text came back as it was.
     """
     text, elements = strip_tags(source)
+    if translation == text:
+        return source
     return _Carrier(text, translation, links).render(elements)
 
 
