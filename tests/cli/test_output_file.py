@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli import options
-from glassformer.cli.main import _diagnose
+from glassformer.cli.main import _diagnose, main
 from glassformer.errors import UserError
 
 LINES = ["我爱猫。\n", "a\u2028b\n", "\n"] * 2000
@@ -97,3 +97,12 @@ def test_a_killed_process_leaves_the_old_file(tmp_path: Path) -> None:
     code += "with output_stream(Path(sys.argv[1])) as s: s.write('new'); s.flush(); os._exit(9)"
     assert subprocess.run([sys.executable, "-c", code, str(path)], check=False).returncode == 9
     assert path.read_text() == "old\n"
+
+
+def test_what_a_failure_left_is_not_overwritten_while_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    partial = tmp_path / "out.partial"
+    partial.write_text("我爱猫。\n", encoding="utf-8")
+    assert main(["translate", "-i", str(partial), "-o", str(tmp_path / "out")]) == 2
+    assert "would overwrite" in capsys.readouterr().err and partial.read_text(encoding="utf-8") == "我爱猫。\n"

@@ -228,11 +228,14 @@ def translate(
 
 
 def _spare(output: Path | None, inputs: dict[str, Path | None]) -> None:
-    """Refuses an output that is one of the inputs."""
+    """Refuses an output that is one of the inputs, or whose unfinished form would be."""
     for flag, path in inputs.items():
-        if output is not None and path is not None and output.exists() and path.exists() and output.samefile(path):
-            what = "the input" if flag == "--input" else f"{flag} {path}"
-            raise UserError(f"--output {output}: is {what}, which it would overwrite; name another file")
+        if output is None or path is None or not path.exists():
+            continue
+        for written in (output, options.partial_file(Path(os.path.realpath(output)))):
+            if written.exists() and written.samefile(path):
+                what = "the input" if flag == "--input" else f"{flag} {path}"
+                raise UserError(f"--output {output}: is {what}, which it would overwrite; name another file")
 
 
 def _lines(text: list[str] | None, path: Path | None, errors: str) -> Iterator[str]:
