@@ -19,10 +19,14 @@ constexpr float INF = std::numeric_limits<float>::infinity();
 // --- inputs ----------------------------------------------------------------------------------------------------------
 
 void quantise(const float* x, int k, uint8_t* out, float* scale) {
-  vf most = splat(0.0f);
-  for (int i = 0; i < k; i += LANES) most = max(most, abs(load(x + i)));
+  vf most = splat(0.0f), poison = splat(0.0f);  // an integer holds no NaN, so that the scale has to
+  for (int i = 0; i < k; i += LANES) {
+    vf v = load(x + i);
+    most = max(most, abs(v));
+    poison += v * 0.0f;
+  }
   float m = largest(most);
-  *scale = m / 127.0f;
+  *scale = m / 127.0f + sum(poison);
   // A row of zeros, or one so small that 127 / m is not finite, is zero.
   float factor = m > 1e-35f ? 127.0f / m : 0.0f;
   for (int i = 0; i < k; i += LANES) {
