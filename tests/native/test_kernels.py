@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from glassformer.runtime import library
-from glassformer.runtime.pack import ACTIVATIONS, PANEL, quantise, to_bf16
+from glassformer.runtime.pack import ACTIVATIONS, PANEL, to_bf16
 from tests.native.table import KernelSet, Matrix, aligned
 
 SEEDS = range(6)

@@ -79,7 +79,9 @@ def build(target: Path, machine: str = platform.machine(), extra: str = "", sets
         built = {name: out for name, out in zip(wanted, kernels, strict=True) if out}
         if not built:
             raise BuildError(f"{cxx} cannot compile the kernels; it must know C++17")
-        define = shlex.quote("-DGF_SETS=" + " ".join(f"X({name})" for name in built))
+        # One that does not know a set may not know its name either, so each has a macro of its own besides.
+        define = " ".join(f"-DGF_HAS_{name}" for name in built)
+        define += " " + shlex.quote("-DGF_SETS=" + " ".join(f"X({name})" for name in built))
         rest = [source.stem for source in sorted(SOURCES.glob("*.cpp")) if source.name != "kernels.cpp"]
         objects = list(pool.map(lambda stem: compiled(f"{stem}.cpp", stem, define), rest))
         if None in objects:

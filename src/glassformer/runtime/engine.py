@@ -6,7 +6,7 @@ import ctypes
 import mmap
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -70,7 +70,10 @@ class NativeModel:
 
         Raises:
             EngineUnavailable: the library is not there, or the file is not one that it can run.
+            ValueError: `threads` is less than 1.
         """
+        if threads is not None and threads < 1:
+            raise ValueError(f"threads {threads}: must be 1 or more")
         sets = native.kernel_sets()
         if kernels is not None and kernels not in sets:
             raise EngineUnavailable(f"no kernels {kernels!r} here; there are {', '.join(sets)}")
@@ -105,11 +108,20 @@ class NativeModel:
             For each source at most `n_best` targets, best first.
 
         Raises:
+            ValueError: an id is in no vocabulary, a source or a limit beyond the model's, or a number out of range.
             FloatingPointError: the model gave NaN logits.
             MemoryError: there was not enough.
         """
         if prefixes is None:
             prefixes = [()] * len(sources)
+        if not len(sources) == len(prefixes) == len(limits):
+            raise ValueError(f"{len(sources)} sources, {len(prefixes)} prefixes, {len(limits)} limits")
+        if not 1 <= n_best <= beam_size:
+            raise ValueError(f"n_best {n_best} of a beam of {beam_size}: must be from 1 to that")
+        if not all(1 <= limit <= (self.target_limit or limit) for limit in limits):
+            raise ValueError(f"limits {list(limits)}: must be from 1 to the model's {self.target_limit}")
+        self._check_sources(sources)
+        _check_ids(chain([[bos_id]], prefixes), self.model.target_vocab, "target")
         keep = [_ints(chain.from_iterable(sources)), _ints(map(len, sources)), _ints(chain.from_iterable(prefixes))]
         keep += [_ints(map(len, prefixes)), _ints(limits), _ints(banned_ids)]
         request = native.SearchRequest(
@@ -138,16 +150,21 @@ class NativeModel:
         """The natural log-probability of each token of each target (`</s>` is one of them), by teacher forcing.
 
         Raises:
-            FloatingPointError, MemoryError: as `search`.
+            ValueError, FloatingPointError, MemoryError: as `search`.
         """
         # A forced search: the very steps, and so the very numbers, of the search that found a target.
         found = self.search(
             sources, limits=[max(len(t), 1) for t in targets], prefixes=targets, bos_id=bos_id, eos_id=-1
         )
-        return [list(of_one[0].token_logprobs) for of_one in found]
+        return [list(of_one[0].token_logprobs[: len(t)]) for of_one, t in zip(found, targets, strict=True)]
 
     def start(self, sources: Sequence[Sequence[int]]) -> DecodeState:
-        """Encodes the sources and returns a state of as many rows, for a decoding step by step."""
+        """Encodes the sources and returns a state of as many rows, for a decoding step by step.
+
+        Raises:
+            ValueError, MemoryError: as `search`.
+        """
+        self._check_sources(sources)
         handle = native.Pointer()
         lengths = _ints(map(len, sources))
         ids = _ints(chain.from_iterable(sources))
@@ -157,6 +174,12 @@ class NativeModel:
             )
         )
         return DecodeState(self, handle, len(sources))
+
+    def _check_sources(self, sources: Sequence[Sequence[int]]) -> None:
+        longest = max(map(len, sources), default=0)
+        if longest > (self.source_limit or longest):
+            raise ValueError(f"a source of {longest} tokens is beyond the model's {self.source_limit}")
+        _check_ids(sources, self.model.source_vocab, "source")
 
     def _check(self, status: int) -> None:
         if status:
@@ -200,12 +223,17 @@ class DecodeState:
 
         Returns:
             Logits float32 (N, V) of what follows the last, or (N, T, V) with `last_only=False`.
+
+        Raises:
+            ValueError: an id or a position is beyond the model's, or there are not as many rows.
         """
         import numpy as np
 
         tokens_TN = np.ascontiguousarray(np.asarray(tokens_NT, np.int32).T)
         if tokens_TN.shape[1] != self.rows:
             raise ValueError(f"{tokens_TN.shape[1]} tokens for {self.rows} rows")
+        if tokens_TN.size and not 0 <= tokens_TN.min() <= tokens_TN.max() < self._model.model.target_vocab:
+            raise ValueError(f"a target id is not from 0 to {self._model.model.target_vocab - 1}")
         limit = self._model.target_limit
         if limit is not None and self.length + len(tokens_TN) > limit:
             raise ValueError(f"target position {self.length + len(tokens_TN)} is beyond the model's {limit}")
@@ -228,14 +256,26 @@ class DecodeState:
         self.rows = len(index)
 
     def truncate(self, length: int) -> None:
-        """Forgets every position from `length` on."""
+        """Forgets every position from `length` on.
+
+        Raises:
+            ValueError: `length` is negative or more than has been read.
+        """
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot truncate {self.length} positions to {length}")
         self._model._check(self._model._library.gf_truncate(self._handle, length))
-        self.length = min(self.length, length)
+        self.length = length
 
     def __del__(self) -> None:
         if self._handle:
             self._model._library.gf_free(self._handle)
             self._handle = None
+
+
+def _check_ids(rows: Iterable[Sequence[int]], vocab: int, what: str) -> None:
+    for row in rows:
+        if len(row) and not 0 <= min(row) <= max(row) < vocab:
+            raise ValueError(f"{what} ids from {min(row)} to {max(row)} are not from 0 to {vocab - 1}")
 
 
 def _ints(values: Any) -> Any:

@@ -4,7 +4,7 @@ It is made for mapping into memory: nothing is copied or converted when it is op
 (native/abi.h) is the same for every instruction set.
 
     8 bytes   b"GLASSPK" and the format's version
-    8 bytes   length of the header, little-endian
+    8 bytes   length of the header and its CRC-32, little-endian
     header    {"size": bytes in the file, "precision", "origin", "model": nested plain data, arrays as {"at", "bytes"}}
 """
 
@@ -13,13 +13,15 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import threading
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from glassformer.runtime.library import EngineUnavailable
 
-VERSION = 1
+VERSION = 2
 MAGIC = b"GLASSPK"
 ALIGNMENT = 64
 
@@ -30,18 +32,24 @@ def write(file: Path, header: dict[str, Any], blobs: Iterable[tuple[int, Any]], 
     Args:
         blobs: byte offsets from the end of the header's last line, and what stands there.
         size: bytes that the blobs take.
+
+    Raises:
+        EngineUnavailable: there is no room, or no permission.
     """
     text = json.dumps(header, separators=(",", ":")).encode()
     start = _aligned(16 + len(text))
-    scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    scratch = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with open(scratch, "wb") as out:
-            out.write(MAGIC + bytes([VERSION]) + len(text).to_bytes(8, "little") + text)
+            out.write(MAGIC + bytes([VERSION]) + len(text).to_bytes(4, "little"))
+            out.write(zlib.crc32(text).to_bytes(4, "little") + text)
             for at, blob in blobs:
                 out.seek(start + at)
                 out.write(blob)
             out.truncate(start + size)
         os.replace(scratch, file)
+    except OSError as error:
+        raise EngineUnavailable(f"{file}: cannot be written ({error.strerror}); set GLASSFORMER_CACHE") from None
     finally:
         scratch.unlink(missing_ok=True)
 
@@ -60,18 +68,14 @@ def read(file: Path) -> tuple[dict[str, Any], mmap.mmap, int]:
             data = mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
         raise EngineUnavailable(f"{file}: cannot be mapped ({error})") from None
-    if data[:7] != MAGIC:
+    if data[:7] != MAGIC or len(data) < 16:
         raise EngineUnavailable(f"{file}: not a packed model")
     if data[7] != VERSION:
         raise EngineUnavailable(f"{file}: packed in version {data[7]}, and this glassformer reads {VERSION}; delete it")
-    length = int.from_bytes(data[8:16], "little")
-    try:
-        header = json.loads(data[16 : 16 + length])
-        start = _aligned(16 + length)
-        whole = start + header["size"] == len(data)
-    except (ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
+    length, sum_ = (int.from_bytes(data[at : at + 4], "little") for at in (8, 12))
+    text, start = data[16 : 16 + length], _aligned(16 + length)
+    header = json.loads(text) if text and zlib.crc32(text) == sum_ else {}
+    if header.get("size") != len(data) - start:
         raise EngineUnavailable(f"{file}: truncated or damaged; delete it, and it is packed again")
     return header, data, start
 

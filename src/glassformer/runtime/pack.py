@@ -61,15 +61,15 @@ class Packer:
     def _model(self) -> dict[str, Any]:
         config = self.config
         target = config.target_embed or config.embed
-        source_embed = self._linear("embed.weight")
-        target_embed = self._linear("target_embed.weight") if config.target_embed else source_embed
-        bias = self.weights["head.bias"] if config.head.bias else None
+        d, vocab = config.d_model, config.target_vocab_size
+        source_embed = self._linear("embed", config.embed.vocab_size, d, False)
+        target_embed = self._linear("target_embed", vocab, d, False) if config.target_embed else source_embed
         if not config.tie:
-            output = self._linear("head.weight", bias)
-        elif bias is None:
-            output = target_embed
+            output = self._linear("head", vocab, d, config.head.bias)
+        elif config.head.bias:
+            output = {**target_embed, "bias": self._array(_padded(self._take("head.bias", vocab), PANEL))}
         else:
-            output = {**target_embed, "bias": self._array(_padded(bias, PANEL))}
+            output = target_embed
         return {
             "encoder": self._stack("encoder", config.encoder),
             "decoder": self._stack("decoder", config.decoder),
@@ -78,10 +78,10 @@ class Packer:
             "output": output,
             "source_factor": self._factor(config.embed),
             "target_factor": self._factor(target),
-            "d": config.d_model,
-            "width": _up(config.d_model),
+            "d": d,
+            "width": _up(d),
             "source_vocab": config.embed.vocab_size,
-            "target_vocab": config.target_vocab_size,
+            "target_vocab": vocab,
         }
 
     def _factor(self, embed: EmbedConfig) -> float:
@@ -96,7 +96,8 @@ class Packer:
             positions = self._sinusoids[position]
         elif position is not None:
             _known(position, LearnedPositionConfig)
-            positions = self._array(_padded(self.weights[f"{name}.position.weight"], PANEL))
+            table = self._take(f"{name}.position.weight", position.max_len, self.config.d_model)
+            positions = self._array(_padded(table, PANEL))
         return {
             "layers": [self._layer(f"{name}.layers.{i}", block) for i, block in enumerate(config.blocks)],
             "positions": positions,
@@ -107,11 +108,11 @@ class Packer:
 
     def _layer(self, name: str, block: BlockConfig) -> dict[str, Any]:
         _known(block.mixer, AttentionConfig)
-        heads, size = self._heads(block.mixer)
+        d, (heads, size) = self.config.d_model, self._heads(block.mixer)
         layer: dict[str, Any] = {
             "mixer_norm": self._norm(f"{name}.mixer_residual.norm", block.norm),
-            "qkv": self._projections(f"{name}.mixer", ("query", "key", "value"), heads, size),
-            "out": self._out(f"{name}.mixer", heads, size),
+            "qkv": self._projections(f"{name}.mixer", ("query", "key", "value"), block.mixer),
+            "out": self._out(f"{name}.mixer", block.mixer),
             "heads": heads,
             "head_size": _up(size),
             "pre": int(block.order == "pre"),
@@ -120,18 +121,19 @@ class Packer:
             heads, size = self._heads(block.cross)
             layer |= {
                 "cross_norm": self._norm(f"{name}.cross_residual.norm", block.norm),
-                "cross_q": self._projections(f"{name}.cross", ("query",), heads, size),
-                "cross_kv": self._projections(f"{name}.cross", ("key", "value"), heads, size),
-                "cross_out": self._out(f"{name}.cross", heads, size),
+                "cross_q": self._projections(f"{name}.cross", ("query",), block.cross),
+                "cross_kv": self._projections(f"{name}.cross", ("key", "value"), block.cross),
+                "cross_out": self._out(f"{name}.cross", block.cross),
                 "cross_heads": heads,
                 "cross_head_size": _up(size),
             }
         if block.ffn is not None:
             _known(block.ffn, MLPConfig)
+            d_ff, bias = block.ffn.d_ff, block.ffn.bias
             layer |= {
                 "ffn_norm": self._norm(f"{name}.ffn_residual.norm", block.norm),
-                "up": self._linear(f"{name}.ffn.up.weight", self.weights.get(f"{name}.ffn.up.bias")),
-                "down": self._linear(f"{name}.ffn.down.weight", self.weights.get(f"{name}.ffn.down.bias")),
+                "up": self._linear(f"{name}.ffn.up", d_ff, d, bias),
+                "down": self._linear(f"{name}.ffn.down", d, d_ff, bias),
                 "activation": ACTIVATIONS[block.ffn.activation],
             }
         return layer
@@ -139,28 +141,39 @@ class Packer:
     def _heads(self, config: AttentionConfig) -> tuple[int, int]:
         return config.n_heads, config.d_head or self.config.d_model // config.n_heads
 
-    def _projections(self, name: str, parts: tuple[str, ...], heads: int, size: int) -> dict[str, Any]:
+    def _projections(self, name: str, parts: tuple[str, ...], config: AttentionConfig) -> dict[str, Any]:
         """Projections into heads, one under the other; queries are divided by √K here, once for all."""
+        heads, size = self._heads(config)
         matrices, biases = [], []
         for part in parts:
-            factor = 1 / math.sqrt(size) if part == "query" else 1.0
-            weight = self.weights[f"{name}.{part}.weight"]
-            bias = self.weights.get(f"{name}.{part}.bias", np.zeros(len(weight), np.float32))
-            matrices.append(_pad_heads(weight * np.float32(factor), heads, size))
-            biases.append(_pad_heads(bias * np.float32(factor), heads, size))
-        return self._matrix(f"{name}.{parts[0]}", np.concatenate(matrices), np.concatenate(biases))
+            factor = np.float32(1 / math.sqrt(size) if part == "query" else 1)
+            weight = self._take(f"{name}.{part}.weight", heads * size, self.config.d_model)
+            bias = self._take(f"{name}.{part}.bias", len(weight)) if config.bias else np.zeros(len(weight), np.float32)
+            matrices.append(_pad_heads(weight * factor, heads, size))
+            biases.append(_pad_heads(bias * factor, heads, size))
+        return self._matrix(np.concatenate(matrices), np.concatenate(biases))
 
-    def _out(self, name: str, heads: int, size: int) -> dict[str, Any]:
-        weight = _pad_heads(self.weights[f"{name}.out.weight"].T, heads, size).T
-        return self._matrix(f"{name}.out", weight, self.weights.get(f"{name}.out.bias"))
+    def _out(self, name: str, config: AttentionConfig) -> dict[str, Any]:
+        d, (heads, size) = self.config.d_model, self._heads(config)
+        weight = _pad_heads(self._take(f"{name}.out.weight", d, heads * size).T, heads, size).T
+        return self._matrix(weight, self._take(f"{name}.out.bias", d) if config.bias else None)
 
-    def _linear(self, name: str, bias: np.ndarray | None = None) -> dict[str, Any]:
-        return self._matrix(name, self.weights[name], bias)
+    def _linear(self, name: str, n: int, k: int, bias: bool) -> dict[str, Any]:
+        return self._matrix(self._take(f"{name}.weight", n, k), self._take(f"{name}.bias", n) if bias else None)
 
-    def _matrix(self, name: str, weight: np.ndarray, bias: np.ndarray | None) -> dict[str, Any]:
-        """A matrix [n, k] and its bias, as a `Linear`."""
-        if not (np.isfinite(weight).all() and (bias is None or np.isfinite(bias).all())):
+    def _take(self, name: str, *shape: int) -> np.ndarray:
+        """One of the MODEL's arrays; the kernels believe what the configuration says of its shape."""
+        array = self.weights[name]
+        if array.shape != shape:
+            raise UserError(
+                f"model.safetensors: {name} has shape {list(array.shape)}, but config.json says {list(shape)}"
+            )
+        if not np.isfinite(array).all():
             raise UserError(f"{name}: holds NaN or infinity, so the model cannot be packed; train it again")
+        return array
+
+    def _matrix(self, weight: np.ndarray, bias: np.ndarray | None) -> dict[str, Any]:
+        """A matrix [n, k] and its bias, as a `Linear`."""
         if bias is None:
             bias = np.zeros(len(weight), np.float32)
         weight, bias = _padded(weight, PANEL, PANEL), _padded(bias, PANEL)
@@ -181,10 +194,8 @@ class Packer:
         if config is None:
             return {"eps": 0.0}
         _known(config, LayerNormConfig)
-        gain = self.weights[f"{name}.weight"]
-        bias = self.weights.get(f"{name}.bias", np.zeros_like(gain))
-        if not (np.isfinite(gain).all() and np.isfinite(bias).all()):
-            raise UserError(f"{name}: holds NaN or infinity, so the model cannot be packed; train it again")
+        gain = self._take(f"{name}.weight", self.config.d_model)
+        bias = self._take(f"{name}.bias", len(gain)) if config.bias else np.zeros_like(gain)
         return {
             "gain": self._array(_padded(gain, PANEL)),
             "bias": self._array(_padded(bias, PANEL)),

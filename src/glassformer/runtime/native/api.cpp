@@ -109,10 +109,10 @@ GF_EXPORT int32_t gf_step(void* decoding, const int32_t* tokens, float* logits) 
   auto* d = static_cast<Decoding*>(decoding);
   return guarded([&] {
     State& state = d->state;
-    state.extend();
     const int rows = state.rows();
-    Workspace space(state.model, state.kernels, d->threads, rows, std::max(state.longest_source(), state.length()));
+    Workspace space(state.model, state.kernels, d->threads, rows, std::max(state.longest_source(), state.length() + 1));
     Team team(d->threads);
+    state.extend();  // once nothing can fail any more
     state.step(team, space, tokens);
     all_logits(team, space, rows, logits);
   });

@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <vector>
 #if defined(__x86_64__)
@@ -33,7 +32,7 @@ class Team {
     for (auto& each : claims_) each.generation.store(0, std::memory_order_relaxed);
     try {
       for (int i = 1; i < parts_; i++) members_.emplace_back([this, i] { help(i); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       // No more threads are to be had: the leader does their parts.
     }
   }
@@ -132,7 +131,7 @@ inline void side_by_side(int count, const std::function<void(int)>& work) {
   try {
     others.reserve(count);
     while ((int)others.size() + 1 < count) others.emplace_back(run);
-  } catch (const std::system_error&) {
+  } catch (const std::exception&) {
   }
   run();
   for (auto& each : others) each.join();
