@@ -479,6 +479,9 @@ def test_a_split_follows_from_text_and_seed_alone() -> None:
     other = split_pairs(pairs, *shares, seed=2)
     both = sum(a == b == 2 for a, b in zip(choice, other, strict=True))
     assert both < 12, "another seed, another test set"
+    grouped = [Pair(pair.source, f"sentence {n // 3}") for n, pair in enumerate(pairs)]
+    choice = split_pairs(grouped, *shares, seed=1)
+    assert [choice[i] for i in order] == list(split_pairs([grouped[i] for i in order], *shares, seed=1))
 
 
 def test_shares_are_read_or_refused() -> None:
