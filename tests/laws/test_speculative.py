@@ -19,6 +19,7 @@ from glassformer.generate import (
     stream,
     stream_speculative,
 )
+from glassformer.generate.sampling import Randomness
 from tests.randomised import random_model
 from tests.toys import BANNED, BOS, EOS, TableModel, agrees, batch, request
 
@@ -114,6 +115,19 @@ def test_sampled_speculation_knows_no_batch_mates(sources, seed, which):
 
     together = run(sources)
     assert together == [run([source])[0] for source in sources] == run(sources[::-1])[::-1]
+
+
+def test_a_draft_forgets_what_was_refused():
+    """Else its proposals would be those of another text: right in the end, but refused, and slow."""
+    model, random = TableModel(4, vocab=8), Randomness(1, (3, 4), (), 0)
+
+    def begin():
+        return DraftModel(model).begin(torch.tensor([[3, 4]]), lambda ids, logits_V: logits_V.softmax(0), BOS, EOS)
+
+    guesser = begin()
+    for ids in ((), (5,), (5, 6, 3), (5, 7), (4,), (4, 4, 4, 4)):
+        found, fresh = (one.propose(ids, 4, random) for one in (guesser, begin()))
+        assert found.tokens == fresh.tokens and torch.equal(found.probs_TV, fresh.probs_TV)
 
 
 def test_a_good_draft_saves_passes_and_a_hopeless_one_costs_no_more_of_them():

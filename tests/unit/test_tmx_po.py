@@ -335,6 +335,7 @@ def test_a_catalogue_gives_its_finished_translations(write: Write, caplog: pytes
     assert find_languages(path) == ("en", "zh_CN")
     assert read_pairs(path) == pairs
     assert read_pairs(path, source="zh", target="en") == [(target, source) for source, target in pairs]
+    assert read_pairs(path, source="zh_TW", target="zh_CN") == pairs, "msgid may be in the same language"
 
 
 def test_escapes(write: Write) -> None:
