@@ -203,7 +203,9 @@ def _choose(
         norm_N1 = normaliser_N1 if whole else normaliser_N1[row_N]
         if group:
             steer_NV = _diversified(some, steer_NV, chosen)
-        steer_NC, ids_NC = steer_NV.topk(min(most, logits_NV.shape[1]))
+        # Banks reach beyond the best: as many as a whole beam has slots, or the choice would depend on batch mates.
+        reach = some[0].width if any(unit.phrases for unit in some) else most
+        steer_NC, ids_NC = steer_NV.topk(min(reach, logits_NV.shape[1]))
         raw_NC = raw_NV.gather(1, ids_NC)
         if any(unit.phrases for unit in some):
             steer_NC, ids_NC, raw_NC = _with_useful(some, steer_NC, ids_NC, raw_NV, raw_NC, length)
