@@ -125,7 +125,7 @@ void product_of(const Linear& l, const void* inputs, const float* scales, int ro
   for (int panel = first; panel < last;) {
     const int panels = last - panel >= TILE_PANELS ? TILE_PANELS : 1;
     for (int b = 0; b < blocks; b++) {
-      const int from = rows * b / blocks, count = rows * (b + 1) / blocks - from;
+      const int from = int64_t(rows) * b / blocks, count = int64_t(rows) * (b + 1) / blocks - from;
       const auto* in = x + (size_t)from * l.k;
       const float* s = scales ? scales + from : nullptr;
       float* out = y + (size_t)from * stride;

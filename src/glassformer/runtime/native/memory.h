@@ -2,11 +2,16 @@
 #pragma once
 #include <cstddef>
 #include <cstdlib>
+#include <exception>
 #include <memory>
 #include <new>
 #include <vector>
 
 namespace gf {
+
+// A thread's first exception needs memory of its own, and where that is lacking glibc ends the process. So it is asked for
+// before a thread's work begins.
+inline void prepare_to_throw() { (void)std::uncaught_exceptions(); }
 
 class Arena {
  public:

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "memory.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -118,6 +120,7 @@ inline void side_by_side(int count, const std::function<void(int)>& work) {
   std::mutex lock;
   std::atomic<int> next{0};
   auto run = [&] {
+    prepare_to_throw();
     for (int i; (i = next.fetch_add(1)) < count;) {
       try {
         work(i);
