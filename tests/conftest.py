@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import random
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
+# Models are packed for tests where no user's are.
+if "GLASSFORMER_CACHE" not in os.environ:
+    os.environ["GLASSFORMER_CACHE"] = tempfile.mkdtemp(prefix="glassformer-tests-")
+    atexit.register(shutil.rmtree, os.environ["GLASSFORMER_CACHE"], ignore_errors=True)
 # Before anything imports torch, and inherited by every process a test starts: tiny tensors are fastest on one thread,
 # and a fixed number of threads keeps float sums in one order.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

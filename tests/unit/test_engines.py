@@ -17,11 +17,13 @@ from glassformer.engines.model import ModelEngine
 from glassformer.engines.native import NativeEngine
 from glassformer.errors import UserError
 from glassformer.families import configure
-from glassformer.generate import Request, SamplingConfig, SearchConfig, Token, search
+from glassformer.generate import BannedWords, NoRepeatNgram, Request, SamplingConfig, SearchConfig, Token, search
 from glassformer.generate.constraints import Constraints
 from glassformer.header import Header, Translation, read_config
 from glassformer.models.build import build_model
+from glassformer.runtime.cache import packed
 from glassformer.runtime.decodable import NativeDecodable
+from glassformer.runtime.engine import EngineUnavailable, NativeModel
 from glassformer.store import FileHeader, read_header, save_model
 from glassformer.text.tokenizer import Tokenizer
 from tests.toys import batch
@@ -39,12 +41,19 @@ class FakeNative:
     def __init__(self, module) -> None:
         self.module, self.calls = module, Counter()
 
-    def search(self, sources, *, prefixes, limits, beam_size, n_best, length_penalty, bos_id, eos_id, banned_ids):
+    def search(
+        self, sources, *, prefixes, limits, beam_size, n_best, length_penalty, bos_id, eos_id, banned_ids, **bans
+    ):
         self.calls["search"] += 1
+        processors = [BannedWords(tuple(bans["banned_phrases"]))]
+        if bans["no_repeat_ngram"]:
+            processors.append(NoRepeatNgram(bans["no_repeat_ngram"]))
         found = []
         for source, prefix, limit in zip(sources, prefixes, limits, strict=True):
             config = SearchConfig(beam_size, n_best, length_penalty, limit - len(prefix))
-            request = Request(bos_id, eos_id, banned_ids, constraints=[Constraints(tuple(prefix))])
+            request = Request(
+                bos_id, eos_id, banned_ids, processors=processors, constraints=[Constraints(tuple(prefix))]
+            )
             found += search(self.module, *batch([tuple(source)]), config, request)
         return found
 
@@ -56,6 +65,17 @@ class FakeNative:
     def start(self, sources):
         self.calls["start"] += 1
         return FakeState(self.module, self.module.start(*batch([tuple(source) for source in sources])))
+
+
+class CountedNative:
+    """The native engine itself; counts what is asked of it."""
+
+    def __init__(self, native) -> None:
+        self.native, self.calls = native, Counter()
+
+    def __getattr__(self, name):
+        self.calls[name] += 1
+        return getattr(self.native, name)
 
 
 class FakeState:
@@ -89,22 +109,29 @@ def model(tmp_path_factory):
     return path
 
 
-@pytest.fixture
-def pair(model):
+@pytest.fixture(params=["a stub", "the real engine"])
+def pair(model, request, tmp_path, monkeypatch):
     """The same model in PyTorch and in a native engine."""
     torch_one = load(model, engine="model")
-    fake = FakeNative(torch_one.model)
+    if request.param == "a stub":
+        fake = FakeNative(torch_one.model)
+    else:
+        monkeypatch.setenv("GLASSFORMER_CACHE", os.fspath(tmp_path))
+        try:
+            fake = CountedNative(NativeModel.open(packed(model, "fp32")))
+        except EngineUnavailable as reason:
+            pytest.skip(f"the native engine is not there: {reason}")
     engine = NativeEngine(fake, Header.read(model), lambda: torch_one.model)
     return torch_one, Translator(engine, torch_one.tokenizer, BOTH), fake
 
 
 FUSED = [{}, {"beam_size": 1}, {"beam_size": 4, "n_best": 3, "length_penalty": 0.3}, {"temperature": 0.0, "top_k": 2}]
+FUSED += [{"no_repeat_ngram": 1}, {"banned": ["love"]}, {"banned": ["the"], "no_repeat_ngram": 2, "beam_size": 3}]
 STEPPED = [
     {"beam_size": 4, "beam_groups": 2, "diversity": 1.0},
     {"temperature": 1.3, "top_k": 40, "seed": 5},
     {"repetition_penalty": 1.5},
-    {"no_repeat_ngram": 1},
-    {"banned": ["love"]},
+    {"repetition_penalty": 1.5, "no_repeat_ngram": 2},
     {"glossary": {"猫": "dog", "cat": "狗", "我": "me"}},
 ]
 

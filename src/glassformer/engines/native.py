@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from glassformer.generate.config import Request, SamplingConfig, SearchConfig
 from glassformer.generate.constraints import check_constraints, limits, refuse_phrases
 from glassformer.generate.events import End, Event, Token
 from glassformer.generate.hypothesis import Hypothesis, normalised_score
+from glassformer.generate.processors import BannedWords, NoRepeatNgram, Processor
 from glassformer.header import Header
 
 if TYPE_CHECKING:
@@ -44,8 +46,9 @@ class NativeEngine:
 
     def decode(self, sources: Ids, config: SearchConfig | SamplingConfig, request: Request) -> list[list[Hypothesis]]:
         constraints = check_constraints(request, len(sources))
-        steered = request.processors or any(constraint.phrases for constraint in constraints)
-        if not isinstance(config, SearchConfig) or config.groups > 1 or steered:
+        bans = _bans(request.processors)
+        forced = any(constraint.phrases for constraint in constraints)
+        if not isinstance(config, SearchConfig) or config.groups > 1 or bans is None or forced:
             from glassformer.engines.model import decode_ids
 
             return decode_ids(self._decodable, sources, config, request)
@@ -59,6 +62,7 @@ class NativeEngine:
             bos_id=request.bos_id,
             eos_id=request.eos_id,
             banned_ids=sorted(set(request.banned_ids)),
+            **bans,
         )
         return [
             [
@@ -102,6 +106,16 @@ class NativeEngine:
         from glassformer.runtime.decodable import NativeDecodable
 
         return NativeDecodable(self._native)
+
+
+def _bans(processors: Sequence[Processor]) -> dict[str, Any] | None:
+    """The processors as options of the native loop; None where it lacks one of them."""
+    known = Counter(type(processor) for processor in processors)
+    if known.keys() - {NoRepeatNgram, BannedWords} or known[NoRepeatNgram] > 1:
+        return None
+    ngrams = [processor.n for processor in processors if isinstance(processor, NoRepeatNgram)]
+    phrases = [word for processor in processors if isinstance(processor, BannedWords) for word in processor.words]
+    return {"banned_phrases": phrases, "no_repeat_ngram": sum(ngrams)}
 
 
 def open_native(

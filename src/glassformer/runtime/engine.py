@@ -92,6 +92,8 @@ class NativeModel:
         eos_id: int,
         prefixes: Sequence[Sequence[int]] | None = None,
         banned_ids: Sequence[int] = (),
+        banned_phrases: Sequence[Sequence[int]] = (),
+        no_repeat_ngram: int = 0,
         beam_size: int = 1,
         n_best: int = 1,
         length_penalty: float = 1.0,
@@ -102,6 +104,8 @@ class NativeModel:
         Args:
             limits: the longest target of each, prefix and `</s>` included.
             prefixes: what each target begins with.
+            banned_ids, banned_phrases: tokens, and sequences of them, that no target holds.
+            no_repeat_ngram: no n-gram of this many tokens comes twice; 0 is no matter. Prefixes may break these bans.
             workers: groups of sentences decoded side by side, each by threads/workers threads; 0 chooses.
 
         Returns:
@@ -120,14 +124,19 @@ class NativeModel:
             raise ValueError(f"n_best {n_best} of a beam of {beam_size}: must be from 1 to that")
         if not all(1 <= limit <= (self.target_limit or limit) for limit in limits):
             raise ValueError(f"limits {list(limits)}: must be from 1 to the model's {self.target_limit}")
+        if no_repeat_ngram < 0 or not all(banned_phrases):
+            raise ValueError("no_repeat_ngram must be 0 or more, and a banned phrase one token or more")
         self._check_sources(sources)
         _check_ids(chain([[bos_id]], prefixes), self.model.target_vocab, "target")
         keep = [_ints(chain.from_iterable(sources)), _ints(map(len, sources)), _ints(chain.from_iterable(prefixes))]
         keep += [_ints(map(len, prefixes)), _ints(limits), _ints(banned_ids)]
+        keep += [_ints(chain.from_iterable(banned_phrases)), _ints(map(len, banned_phrases))]
         request = native.SearchRequest(
             *keep,
             sentences=len(sources),
             n_banned=len(banned_ids),
+            n_phrases=len(banned_phrases),
+            no_repeat_ngram=no_repeat_ngram,
             beam_size=beam_size,
             n_best=n_best,
             bos=bos_id,

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ABI_VERSION = 1
+ABI_VERSION = 2
 FILE = Path(__file__).parent / "native" / ("glassformer_native" + (".dll" if sys.platform == "win32" else ".so"))
 
 Pointer = ctypes.c_void_p
@@ -51,7 +51,22 @@ Model = _struct(
 SearchRequest = _struct(
     "SearchRequest",
     **dict.fromkeys(("sources", "source_lengths", "prefixes", "prefix_lengths", "limits", "banned"), Ints),
-    **dict.fromkeys(("sentences", "n_banned", "beam_size", "n_best", "bos", "eos", "threads", "workers"), Int),
+    **dict.fromkeys(("phrases", "phrase_lengths"), Ints),
+    **dict.fromkeys(
+        (
+            "sentences",
+            "n_banned",
+            "n_phrases",
+            "no_repeat_ngram",
+            "beam_size",
+            "n_best",
+            "bos",
+            "eos",
+            "threads",
+            "workers",
+        ),
+        Int,
+    ),
     length_penalty=ctypes.c_double,
 )
 SearchResult = _struct(

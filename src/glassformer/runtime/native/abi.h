@@ -59,8 +59,10 @@ struct SearchRequest {
   const int32_t* prefixes;        // concatenated
   const int32_t* prefix_lengths;  // [sentences]
   const int32_t* limits;          // [sentences] longest target, prefix and </s> included
-  const int32_t* banned;
-  int32_t sentences, n_banned;
+  const int32_t* banned;          // tokens
+  const int32_t* phrases;         // banned sequences of tokens, concatenated
+  const int32_t* phrase_lengths;  // [n_phrases]
+  int32_t sentences, n_banned, n_phrases, no_repeat_ngram;  // 0: n-grams may repeat
   int32_t beam_size, n_best;
   int32_t bos, eos;
   int32_t threads, workers;  // threads in all; workers: groups of sentences decoded side by side, 0 chooses

@@ -22,6 +22,8 @@ enum Failure : int32_t { FINE = 0, FAULT = 1, NAN_LOGITS = 2, NO_MEMORY = 3 };
 
 template <class F>
 int32_t guarded(F work) {
+  prepare_to_throw();
+  message.clear();
   try {
     work();
     return FINE;
@@ -51,7 +53,7 @@ struct Decoding {
 
 }  // namespace
 
-GF_EXPORT int32_t gf_abi_version() { return 1; }
+GF_EXPORT int32_t gf_abi_version() { return 2; }
 GF_EXPORT const char* gf_error() { return message.c_str(); }
 GF_EXPORT const char* gf_kernel_sets() { return kernel_sets(); }
 

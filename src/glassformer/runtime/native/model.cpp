@@ -318,7 +318,7 @@ void State::step(Team& team, Workspace& space, const int32_t* tokens) {
 }
 
 void choose(Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,
-            const std::vector<int32_t>& banned) {
+            const std::vector<int32_t>& banned, const std::vector<std::vector<int32_t>>& forbidden) {
   const Model& m = space.model;
   const Kernels& k = space.kernels;
   constexpr float never = -std::numeric_limits<float>::infinity();
@@ -339,6 +339,8 @@ void choose(Team& team, Workspace& space, int count, const int32_t* wanted_ids, 
         if (wanted_ids[r] >= base && wanted_ids[r] < base + n) space.wanted[r] = logits[wanted_ids[r] - base];
         if (!candidates) continue;
         for (auto b = banned_first; b != banned_last; ++b) logits[*b - base] = never;
+        for (int32_t id : forbidden[r])
+          if (id >= base && id < base + n) logits[id - base] = never;
         k.top(logits, n, base, own.best + (size_t)r * candidates, candidates);
       }
     }

@@ -89,9 +89,10 @@ class State {
 };
 
 // The output product over `count` rows that are prepared in `space`: every row's Σ e^(logit − largest) in parts of the
-// vocabulary, the logit of wanted_ids[row] (if ≥ 0), and of each part of the loop the `candidates` best of its share.
+// vocabulary, the logit of wanted_ids[row] (if ≥ 0), and of each part of the loop the `candidates` best of its share
+// without `banned` (sorted) and without the row's own forbidden tokens.
 void choose(Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,
-            const std::vector<int32_t>& banned);
+            const std::vector<int32_t>& banned, const std::vector<std::vector<int32_t>>& forbidden);
 // log Σ e^logit of a row, after choose(). The same number whatever the team.
 float log_sum(const Workspace& space, int row, int count);
 

@@ -76,7 +76,7 @@ class Search {
     while (!live_.empty()) {
       begin_step();
       state_->step(team, space, tokens_.data());
-      choose(team, space, state_->rows(), wanted_.data(), candidates_, banned_);
+      choose(team, space, state_->rows(), wanted_.data(), candidates_, banned_, forbidden_);
       advance(space);
     }
   }
@@ -90,12 +90,35 @@ class Search {
     candidates_ = 0;
     size_t row = 0;
     wanted_.resize(tokens_.size());
+    forbidden_.assign(tokens_.size(), {});
     for (int u : live_) {
       const Unit& unit = units_[u];
       const int32_t forced = length_ <= unit.prefix_length ? unit.prefix[length_ - 1] : -1;
-      for (size_t i = 0; i < unit.growing.size(); i++) wanted_[row++] = forced;
+      for (const Growing& each : unit.growing) {
+        if (steers()) forbid(each.node, forbidden_[row]);
+        wanted_[row++] = forced;
+      }
       candidates_ = std::max(candidates_, slots(unit));
     }
+  }
+
+  bool steers() const { return request_.n_phrases > 0 || request_.no_repeat_ngram > 0; }
+
+  // The tokens that would complete a banned phrase, or an n-gram that the hypothesis holds already.
+  void forbid(int node, std::vector<int32_t>& forbidden) const {
+    std::vector<int32_t> past;
+    for (; node >= 0; node = nodes_[node].parent) past.push_back(nodes_[node].token);
+    std::reverse(past.begin(), past.end());
+    const int length = (int)past.size();
+    auto ends_with = [&](const int32_t* tokens, int count) {
+      return count <= length && std::equal(tokens, tokens + count, past.end() - count);
+    };
+    const int32_t* phrase = request_.phrases;
+    for (int p = 0; p < request_.n_phrases; phrase += request_.phrase_lengths[p++])
+      if (const int before = request_.phrase_lengths[p] - 1; ends_with(phrase, before)) forbidden.push_back(phrase[before]);
+    const int before = request_.no_repeat_ngram - 1;
+    for (int i = 0; before >= 0 && i + before < length; i++)
+      if (ends_with(&past[i], before)) forbidden.push_back(past[i + before]);
   }
 
   int slots(const Unit& unit) const { return request_.beam_size - (int)unit.done.size(); }
@@ -189,6 +212,7 @@ class Search {
 
   const SearchRequest& request_;
   std::vector<int32_t> banned_, ids_, lengths_;
+  std::vector<std::vector<int32_t>> forbidden_;  // of each row
   std::vector<Unit> units_;
   std::vector<int> live_;
   std::vector<Node> nodes_;
