@@ -106,7 +106,7 @@ def cross_attention(
     Raises:
         UserError: there is no such layer or head.
     """
-    n_heads = {i: b.cross.n_heads for i, b in enumerate(model.config.decoder.blocks) if b.cross is not None}
+    n_heads = {i: b.cross.n_heads for i, b in enumerate(model.decoder.config.blocks) if b.cross is not None}
     layers = list(n_heads)[-2:] if layers is None else layers
     for layer in layers:
         if layer not in n_heads:
@@ -150,8 +150,7 @@ def _between_pieces(
 
 def _room(model: Seq2Seq, taken: int) -> int | None:
     """How many pieces fit the model on both sides beside `taken` tokens; None when there is no limit."""
-    positions = [stack.position for stack in (model.config.encoder, model.config.decoder)]
-    limits = [position.max_len for position in positions if position is not None]
+    limits = [stack.max_len for _, stack in model.config.stacks if stack.max_len is not None]
     return max(min(limits) - taken, 0) if limits else None
 
 

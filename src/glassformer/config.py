@@ -2,116 +2,57 @@
 
 A configuration is a tree: ``ModelConfig`` → ``StackConfig`` → ``BlockConfig`` → mixer, feed-forward, norm. Parts that
 can be swapped are unions of config types told apart by their ``type`` key, so that a part cannot carry another part's
-options. Unknown keys are errors that name the nearest known one.
+options. Unknown keys are errors that name the nearest known one. Every default is the original Transformer's.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_serializer, model_validator
+from pydantic import Discriminator, Field, Tag, model_serializer, model_validator
 
-from glassformer.errors import UserError
-
-
-class Config(BaseModel):
-    """Base of every configuration: immutable, strict about keys, round-trips through plain dicts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any], where: str = "config") -> Self:
-        """Builds the configuration from plain data.
-
-        Args:
-            data: What ``to_dict`` gave, or a YAML file's content.
-            where: What to call the data in an error, such as a file's path.
-
-        Raises:
-            UserError: On an unknown key (with the nearest known one), a missing key, or a value out of range.
-        """
-        try:
-            return cls.model_validate(data)
-        except ValidationError as error:
-            raise UserError(explain(cls, error, where)) from None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Gives plain data (JSON and YAML types) that ``from_dict`` turns back into an equal configuration."""
-        return self.model_dump(mode="json")
-
-
-def explain(config: type[Config], error: ValidationError, where: str) -> str:
-    """Says the first problem of a validation in one line."""
-    first = error.errors(include_url=False)[0]
-    path, here = _resolve(config, first["loc"])
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
-        near = difflib.get_close_matches(str(first["loc"][-1]), here, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(here)}" if here else ""
-        return f"{where}: unknown key {path!r}{hint}{more}"
-    message = first["msg"].removeprefix("Value error, ")
-    value = first.get("input")
-    plain = isinstance(value, str | int | float | bool | None) and first["type"] != "missing"
-    got = f", got {value!r}" if plain else ""
-    return f"{where}: {path}: {message}{got}{more}" if path else f"{where}: {message}{more}"
-
-
-def _resolve(config: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[str, list[str]]:
-    """Turns an error's location into a path of keys and indices, and lists the keys known where the path ends."""
-    models: list[type[BaseModel]] = [config]
-    path: list[str] = []
-    for depth, part in enumerate(loc):
-        chosen = [m for m in models if "type" in m.model_fields and m.model_fields["type"].default == part]
-        if chosen:  # pydantic names the chosen member of a union; the data has no such key
-            models = chosen
-            continue
-        path.append(str(part))
-        if isinstance(part, str) and depth < len(loc) - 1:
-            fields = [model.model_fields[part] for model in models if part in model.model_fields]
-            models = [inner for field in fields for inner in _models_in(field.annotation)]
-    return ".".join(path), [name for model in models for name in model.model_fields]
-
-
-def _models_in(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [model for part in getattr(annotation, "__args__", ()) for model in _models_in(part)]
-
+from glassformer.position_config import AlibiConfig as AlibiConfig
+from glassformer.position_config import BiasConfig as BiasConfig
+from glassformer.position_config import DynamicScaling as DynamicScaling
+from glassformer.position_config import LearnedPositionConfig as LearnedPositionConfig
+from glassformer.position_config import LinearScaling as LinearScaling
+from glassformer.position_config import Llama3Scaling as Llama3Scaling
+from glassformer.position_config import PositionConfig as PositionConfig
+from glassformer.position_config import RotaryConfig as RotaryConfig
+from glassformer.position_config import ScalingConfig as ScalingConfig
+from glassformer.position_config import SinusoidalConfig as SinusoidalConfig
+from glassformer.position_config import T5BucketsConfig as T5BucketsConfig
+from glassformer.position_config import YarnScaling as YarnScaling
+from glassformer.schema import Config as Config
+from glassformer.schema import Positive as Positive
+from glassformer.schema import PositiveFloat as PositiveFloat
+from glassformer.schema import explain as explain
+from glassformer.schema import type_or
 
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
-Positive = Annotated[int, Field(gt=0)]
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "quick-gelu"]
 
 
 class LayerNormConfig(Config):
     """Layer normalisation (Ba et al. 2016)."""
 
     type: Literal["layer"] = "layer"
-    eps: Annotated[float, Field(gt=0)] = 1e-5
+    eps: PositiveFloat = 1e-5
     bias: bool = True
 
 
-class SinusoidalConfig(Config):
-    """Fixed sine and cosine positions (Vaswani et al. 2017, section 3.5)."""
+class RMSNormConfig(Config):
+    """Root-mean-square normalisation (Zhang and Sennrich 2019)."""
 
-    type: Literal["sinusoidal"] = "sinusoidal"
-    max_len: Positive = 1024
-    layout: Literal["interleaved", "halves"] = "interleaved"
-    base: Annotated[float, Field(gt=1)] = 10000.0
-    first: int = 0
-    """The position of the first token."""
+    type: Literal["rms"] = "rms"
+    eps: PositiveFloat = 1e-6
 
 
-class LearnedPositionConfig(Config):
-    """One learned vector for each position."""
-
-    type: Literal["learned"] = "learned"
-    max_len: Positive = 1024
-
-
-PositionConfig = Annotated[SinusoidalConfig | LearnedPositionConfig, Field(discriminator="type")]
+NormConfig = Annotated[
+    Annotated[LayerNormConfig, Tag("layer")] | Annotated[RMSNormConfig, Tag("rms")], Discriminator(type_or("layer"))
+]
 
 
 class AttentionConfig(Config):
@@ -119,10 +60,33 @@ class AttentionConfig(Config):
 
     type: Literal["attention"] = "attention"
     n_heads: Positive
+    n_kv_heads: Positive | None = None
+    """Heads of keys and values, each shared by a group of queries (Ainslie et al. 2023); ``None`` means ``n_heads``."""
     d_head: Positive | None = None
     """Size of one head; ``None`` means ``d_model / n_heads``."""
     causal: bool = False
+    window: Positive | None = None
+    """Only keys less than ``window`` places away are seen (Child et al. 2019; Beltagy et al. 2020)."""
     bias: bool = True
+    out_bias: bool | None = None
+    """Bias of the output projection; ``None`` means ``bias``."""
+    scale: PositiveFloat | None = None
+    """Multiplies the scores; ``None`` means ``1/√d_head``."""
+    rotary: RotaryConfig | None = None
+
+    def head_size(self, d_model: int) -> int:
+        """Size of one head."""
+        return self.d_head or d_model // self.n_heads
+
+    def problem(self, d_model: int) -> str | None:
+        """What keeps this attention from standing in a model of that width."""
+        if self.d_head is None and d_model % self.n_heads:
+            return f"d_model {d_model} is not a multiple of n_heads {self.n_heads}; change one, or give d_head"
+        if self.n_heads % (self.n_kv_heads or 1):
+            return f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}; change one"
+        if self.rotary and int(self.rotary.fraction * self.head_size(d_model)) % 2:
+            return f"rotary.fraction {self.rotary.fraction} of a head of {self.head_size(d_model)} is no even number"
+        return None
 
 
 class MLPConfig(Config):
@@ -130,8 +94,22 @@ class MLPConfig(Config):
 
     type: Literal["mlp"] = "mlp"
     d_ff: Positive
-    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "relu"
+    activation: Activation = "relu"
     bias: bool = True
+
+
+class GatedMLPConfig(Config):
+    """Gated feed-forward network, such as SwiGLU (Shazeer 2020, arXiv:2002.05202)."""
+
+    type: Literal["gated"] = "gated"
+    d_ff: Positive
+    activation: Activation = "silu"
+    bias: bool = False
+
+
+FFNConfig = Annotated[
+    Annotated[MLPConfig, Tag("mlp")] | Annotated[GatedMLPConfig, Tag("gated")], Discriminator(type_or("mlp"))
+]
 
 
 class BlockConfig(Config):
@@ -139,16 +117,23 @@ class BlockConfig(Config):
 
     mixer: AttentionConfig
     cross: AttentionConfig | None = None
-    ffn: MLPConfig | None = None
-    norm: LayerNormConfig = LayerNormConfig()
+    ffn: FFNConfig | None = None
+    norm: NormConfig = LayerNormConfig()
     order: Literal["pre", "post"] = "post"
     """``post`` is the original ``norm(x + f(x))``; ``pre`` is ``x + f(norm(x))`` (Xiong et al. 2020)."""
+    parallel: bool = False
+    """Mixer and feed-forward read the same input, ``x + f(norm x) + g(norm′ x)`` (Black et al. 2022, GPT-NeoX)."""
     dropout: Dropout = 0.0
 
     @model_validator(mode="after")
-    def _cross_sees_everything(self) -> Self:
-        if self.cross is not None and self.cross.causal:
-            raise ValueError("cross.causal must be false: every source position is known before the target is read")
+    def _consistent(self) -> Self:
+        if self.cross is not None:
+            if self.cross.causal:
+                raise ValueError("cross.causal must be false: every source position is known before the target is read")
+            if self.cross.window or self.cross.rotary:
+                raise ValueError("cross-attention has neither window nor rotary: source and target share no positions")
+        if self.parallel and (self.order == "post" or self.cross or not self.ffn):
+            raise ValueError("a parallel block needs order: pre and an ffn, and has no cross-attention")
         return self
 
 
@@ -159,10 +144,19 @@ class StackConfig(Config):
     """
 
     position: PositionConfig | None = None
+    bias: BiasConfig | None = None
+    """Added to the scores of every self-attention, computed once a pass."""
+    input_norm: NormConfig | None = None
+    """Norm of the sum of embedding and position, before dropout (BERT, BART)."""
     blocks: tuple[BlockConfig, ...]
-    final_norm: LayerNormConfig | None = None
+    final_norm: NormConfig | None = None
     dropout: Dropout = 0.0
     """Dropout on the sum of embedding and position."""
+
+    @property
+    def max_len(self) -> int | None:
+        """Most tokens that the stack can read; ``None`` when there is no limit."""
+        return None if self.position is None else self.position.max_len
 
     @model_validator(mode="before")
     @classmethod
@@ -187,53 +181,186 @@ class StackConfig(Config):
         data["blocks"] = [{"repeat": count, "block": block} for block, count in runs]
         return data
 
+    def problem(self, d_model: int) -> str | None:
+        """What keeps this stack from standing in a model of that width."""
+        for index, block in enumerate(self.blocks):
+            for attention in (block.mixer, block.cross):
+                if attention and (problem := attention.problem(d_model)):
+                    return f"block {index}: {problem}"
+        if self.bias and len({block.mixer.n_heads for block in self.blocks}) > 1:
+            return "a bias of the scores needs the same n_heads in every block"
+        if isinstance(self.position, SinusoidalConfig) and d_model % 2:
+            return f"sinusoidal positions need an even d_model, got {d_model}"
+        return None
+
 
 class EmbedConfig(Config):
     """Token embedding: one row of ``d_model`` numbers for each of ``vocab_size`` ids."""
 
+    type: Literal["tokens"] = "tokens"
     vocab_size: Positive
     scale: bool = True
     """Multiply by √d_model, as in section 3.4 of the paper."""
+    token_types: Annotated[int, Field(ge=0)] = 0
+    """Rows of a second table that tells segments apart (Devlin et al. 2019, figure 2)."""
+
+
+class PatchEmbedConfig(Config):
+    """An image cut into patches, each one projected, with learned positions (Dosovitskiy et al. 2021, equation 1)."""
+
+    type: Literal["patches"] = "patches"
+    image_size: tuple[Positive, Positive]
+    """Height and width that the positions are stored for; those of other sizes are interpolated."""
+    patch_size: tuple[Positive, Positive]
+    channels: Positive = 3
+    class_token: bool = True
+    bias: bool = True
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+
+    @model_validator(mode="after")
+    def _whole_patches(self) -> Self:
+        if self.image_size[0] % self.patch_size[0] or self.image_size[1] % self.patch_size[1]:
+            raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
+        return self
+
+
+InputConfig = Annotated[
+    Annotated[EmbedConfig, Tag("tokens")] | Annotated[PatchEmbedConfig, Tag("patches")],
+    Discriminator(type_or("tokens")),
+]
 
 
 class HeadConfig(Config):
     """The output layer that turns a hidden state into one logit for each id."""
 
+    type: Literal["lm"] = "lm"
     bias: bool = False
+    scale: bool = False
+    """Divide the hidden state by √d_model first (T5 with tied embeddings)."""
+
+
+class MaskedLMHeadConfig(Config):
+    """A hidden layer, a norm, then one logit for each id (Devlin et al. 2019)."""
+
+    type: Literal["masked-lm"] = "masked-lm"
+    activation: Activation = "gelu"
+    norm: NormConfig = LayerNormConfig(eps=1e-12)
+    bias: bool = True
+
+
+class ClassifierConfig(Config):
+    """One vector for the whole sequence, perhaps a hidden layer, then one logit for each label."""
+
+    type: Literal["classifier"] = "classifier"
+    labels: Annotated[tuple[str, ...], Field(min_length=1)]
+    pool: Literal["first", "mean", "last"] = "first"
+    """``first`` reads BERT's ``[CLS]`` or ViT's class token, ``last`` the last real token (GPT, BART's ``</s>``)."""
+    hidden: Literal["tanh", "relu"] | None = None
+    """Activation of the hidden layer; ``None`` leaves it out."""
+    bias: bool = True
+    dropout: Dropout = 0.0
+
+
+class TokenClassifierConfig(Config):
+    """One logit for each label at each position."""
+
+    type: Literal["token-classifier"] = "token-classifier"
+    labels: Annotated[tuple[str, ...], Field(min_length=1)]
+    dropout: Dropout = 0.0
+
+
+class SpanConfig(Config):
+    """Two logits at each position: the answer starts here, the answer ends here (Devlin et al. 2019, section 4.2)."""
+
+    type: Literal["span"] = "span"
+
+
+class PoolConfig(Config):
+    """One vector for a sentence (Reimers and Gurevych 2019)."""
+
+    type: Literal["pool"] = "pool"
+    pool: Literal["first", "mean", "last"] = "mean"
+    normalise: bool = True
+    """Give it length 1."""
+
+
+AnyHeadConfig = Annotated[
+    Annotated[HeadConfig, Tag("lm")]
+    | Annotated[MaskedLMHeadConfig, Tag("masked-lm")]
+    | Annotated[ClassifierConfig, Tag("classifier")]
+    | Annotated[TokenClassifierConfig, Tag("token-classifier")]
+    | Annotated[SpanConfig, Tag("span")]
+    | Annotated[PoolConfig, Tag("pool")],
+    Discriminator(type_or("lm")),
+]
+
+
+class InitConfig(Config):
+    """How fresh weights are drawn.
+
+    ``xavier``: Glorot and Bengio 2010, the original's. ``normal``: every matrix with deviation ``std`` (BERT), with
+    ``residual`` those that end a sub-layer divided by √(number of sub-layers) (GPT-2, section 2.3). ``fan-in``: every
+    matrix with deviation ``1/√inputs``, embeddings with 1 (T5).
+    """
+
+    type: Literal["xavier", "normal", "fan-in"] = "xavier"
+    std: PositiveFloat = 0.02
+    residual: bool = False
 
 
 class ModelConfig(Config):
-    """A whole model. With an ``encoder`` and a ``decoder`` it is a sequence-to-sequence Transformer."""
+    """A whole model: an encoder (BERT, ViT), a decoder (GPT, LLaMA), or both (the original Transformer, T5, BART)."""
 
     d_model: Positive
-    embed: EmbedConfig
+    embed: InputConfig
     target_embed: EmbedConfig | None = None
-    """The decoder's own embedding; ``None`` shares the encoder's."""
-    encoder: StackConfig
-    decoder: StackConfig
-    head: HeadConfig = HeadConfig()
+    """The decoder's own embedding beside an encoder; ``None`` shares the encoder's."""
+    encoder: StackConfig | None = None
+    decoder: StackConfig | None = None
+    head: AnyHeadConfig | None = HeadConfig()
+    """What reads the last hidden states; ``None`` gives them as they are."""
     tie: bool = True
     """The output layer reuses the decoder's embedding matrix (Press and Wolf 2017)."""
+    init: InitConfig = InitConfig()
 
-    @model_validator(mode="after")
-    def _consistent(self) -> Self:
-        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            for index, block in enumerate(stack.blocks):
-                for attention in (block.mixer, block.cross):
-                    if attention and attention.d_head is None and self.d_model % attention.n_heads:
-                        raise ValueError(
-                            f"{name} block {index}: d_model {self.d_model} is not a multiple of n_heads "
-                            f"{attention.n_heads}; change one, or give d_head"
-                        )
-                if (name == "decoder") != (block.cross is not None):
-                    raise ValueError(f"{name} block {index}: cross-attention belongs in the decoder and nowhere else")
-                if (name == "decoder") != block.mixer.causal:
-                    raise ValueError(f"{name} block {index}: self-attention is causal in the decoder and nowhere else")
-            if isinstance(stack.position, SinusoidalConfig) and self.d_model % 2:
-                raise ValueError(f"sinusoidal positions need an even d_model, got {self.d_model}")
-        return self
+    @property
+    def kind(self) -> Literal["encoder-decoder", "encoder", "decoder"]:
+        """Which of the three shapes it has."""
+        return "encoder-decoder" if self.encoder and self.decoder else "encoder" if self.encoder else "decoder"
+
+    @property
+    def stacks(self) -> Iterator[tuple[str, StackConfig]]:
+        """The encoder and the decoder, as far as there are any."""
+        yield from ((name, stack) for name in ("encoder", "decoder") if (stack := getattr(self, name)) is not None)
 
     @property
     def target_vocab_size(self) -> int:
-        """Number of logits."""
-        return (self.target_embed or self.embed).vocab_size
+        """Number of logits of a language model."""
+        embed = self.target_embed or self.embed
+        return embed.vocab_size if isinstance(embed, EmbedConfig) else 0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.encoder is None and self.decoder is None:
+            raise ValueError("a model needs an encoder, a decoder, or both")
+        for name, stack in self.stacks:
+            if problem := stack.problem(self.d_model):
+                raise ValueError(f"{name} {problem}" if problem.startswith("block") else problem)
+            for index, block in enumerate(stack.blocks):
+                if (name == "decoder" and self.encoder is not None) != (block.cross is not None):
+                    where = "in the decoder of an encoder–decoder" if self.encoder is None else "in the decoder"
+                    raise ValueError(f"{name} block {index}: cross-attention belongs {where} and nowhere else")
+                if (name == "decoder") != block.mixer.causal:
+                    raise ValueError(f"{name} block {index}: self-attention is causal in the decoder and nowhere else")
+        if self.target_embed is not None and self.kind != "encoder-decoder":
+            raise ValueError("target_embed is for an encoder–decoder: a single stack reads embed")
+        if isinstance(self.embed, PatchEmbedConfig):
+            if self.kind != "encoder":
+                raise ValueError("patches are read by an encoder alone")
+            if isinstance(self.head, HeadConfig | MaskedLMHeadConfig):
+                raise ValueError(f"head {self.head.type}: an image has no ids to predict; take a classifier, or null")
+        return self

@@ -73,7 +73,7 @@ def broken(path: str, value: object) -> dict:
             "unknown key 'decoder.blocks.0.mixer.n_head'; did you mean 'n_heads'?",
         ),
         # A key that exists elsewhere is no advice here.
-        ("embed.tie", True, "unknown key 'embed.tie'; known here: vocab_size, scale"),
+        ("embed.tie", True, "unknown key 'embed.tie'; known here: type, vocab_size, scale, token_types"),
         ("d_model", 0, "d_model: Input should be greater than 0, got 0"),
         ("embed.vocab_size", "many", "embed.vocab_size: Input should be a valid integer"),
         ("encoder.dropout", 1.0, "encoder.dropout: Input should be less than 1, got 1.0"),

@@ -14,7 +14,6 @@ from glassformer.errors import UserError
 from glassformer.families import transformer
 from glassformer.families.family import Family, Preset
 from glassformer.models.build import build_model
-from glassformer.models.seq2seq import Seq2Seq
 
 FAMILIES: tuple[Family, ...] = (transformer.FAMILY,)
 
@@ -22,6 +21,11 @@ FAMILIES: tuple[Family, ...] = (transformer.FAMILY,)
 def presets() -> dict[str, tuple[Family, Preset]]:
     """Every preset by name, with the family it belongs to."""
     return {name: (family, preset) for family in FAMILIES for name, preset in family.presets.items()}
+
+
+def family_of(hf_type: str) -> Family | None:
+    """The family that reads a Hugging Face ``model_type``, or None."""
+    return next((family for family in FAMILIES if hf_type in family.hf_types), None)
 
 
 def configure(preset: str, **overrides: Any) -> ModelConfig:
@@ -48,8 +52,8 @@ def configure(preset: str, **overrides: Any) -> ModelConfig:
         raise UserError(explain(ModelConfig, error, f"model: preset {preset}")) from None
 
 
-def build(model: str | ModelConfig, device: str | torch.device = "cpu", **overrides: Any) -> Seq2Seq:
-    """Builds a freshly initialised model from a preset's name or a configuration.
+def build(model: str | ModelConfig, device: str | torch.device = "cpu", **overrides: Any) -> Any:
+    """Builds a freshly initialised model, a torch module, from a preset's name or a configuration.
 
     Args:
         model: A preset, such as ``"transformer-base"``, or a whole configuration.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from glassformer.config import (
+    Activation,
     AttentionConfig,
     BlockConfig,
     EmbedConfig,
@@ -31,7 +32,7 @@ def transformer(
     target_vocab_size: Positive | None = None,
     dropout: float = 0.1,
     order: Literal["pre", "post"] = "post",
-    activation: Literal["relu", "gelu", "gelu-tanh", "silu"] = "relu",
+    activation: Activation = "relu",
     bias: bool = True,
     output_bias: bool = False,
     position: Literal["sinusoidal", "learned"] = "sinusoidal",

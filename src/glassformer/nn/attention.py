@@ -8,6 +8,7 @@ from glassformer.config import AttentionConfig
 from glassformer.nn import mask as masks
 from glassformer.nn.attend import attend
 from glassformer.nn.mixer import Context, Mixer
+from glassformer.nn.rotary import rotate
 from glassformer.nn.state import KVState, State, StaticKV
 from glassformer.nn.tap import Tap
 
@@ -15,37 +16,44 @@ from glassformer.nn.tap import Tap
 class MultiHead(Mixer):
     """The projections and heads that self- and cross-attention share (Vaswani et al. 2017, section 3.2.2).
 
-    ``MultiHead(Q, K, V) = Concat(head_1 … head_h) W_O`` with ``head_i = Attention(Q W_Q, K W_K, V W_V)``.
+    ``MultiHead(Q, K, V) = Concat(head_1 … head_h) W_O`` with ``head_i = Attention(Q W_Q, K W_K, V W_V)``. With
+    ``n_kv_heads`` a group of heads shares its keys and values (Ainslie et al. 2023, arXiv:2305.13245).
     """
 
     def __init__(self, config: AttentionConfig, d_model: int) -> None:
         super().__init__()
         self.config = config
-        d_head = config.d_head or d_model // config.n_heads
-        d_inner = config.n_heads * d_head
+        d_head = config.head_size(d_model)
+        self.n_kv_heads = config.n_kv_heads or config.n_heads
+        d_inner, d_shared = config.n_heads * d_head, self.n_kv_heads * d_head
         self.query = nn.Linear(d_model, d_inner, bias=config.bias)
-        self.key = nn.Linear(d_model, d_inner, bias=config.bias)
-        self.value = nn.Linear(d_model, d_inner, bias=config.bias)
-        self.out = nn.Linear(d_inner, d_model, bias=config.bias)
-        self.q, self.k, self.v = Tap("B H T K"), Tap("B H S K"), Tap("B H S K")
+        self.key = nn.Linear(d_model, d_shared, bias=config.bias)
+        self.value = nn.Linear(d_model, d_shared, bias=config.bias)
+        self.out = nn.Linear(d_inner, d_model, bias=config.bias if config.out_bias is None else config.out_bias)
+        keys = "B H S K" if self.n_kv_heads == config.n_heads else "B G S K"
+        self.q, self.k, self.v = Tap("B H T K"), Tap(keys), Tap(keys)
         self.scores, self.pattern = Tap("B H T S"), Tap("B H T S")
         self.z, self.result = Tap("B H T K"), Tap("B T D")
 
-    def _heads(self, x_BTD: Tensor) -> Tensor:
-        return x_BTD.unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
+    def _queries(self, x_BTD: Tensor) -> Tensor:
+        return self.query(x_BTD).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)
 
     def _keys_values(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        return self._heads(self.key(x_BSD)), self._heads(self.value(x_BSD))
+        k_BSGK, v_BSGK = (y.unflatten(-1, (self.n_kv_heads, -1)) for y in (self.key(x_BSD), self.value(x_BSD)))
+        return k_BSGK.transpose(1, 2), v_BSGK.transpose(1, 2)
 
-    def _mix(self, x_BTD: Tensor, k_BHSK: Tensor, v_BHSK: Tensor, mask: Tensor | None) -> Tensor:
-        q_BHTK = self.q(self._heads(self.query(x_BTD)))
-        k_BHSK, v_BHSK = self.k(k_BHSK), self.v(v_BHSK)
+    def _mix(
+        self, q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, mask: Tensor | None, bias: Tensor | None = None
+    ) -> Tensor:
         z_BHTK = attend(
-            q_BHTK,
-            k_BHSK,
-            v_BHSK,
+            self.q(q_BHTK),
+            self.k(k_BGSK),
+            self.v(v_BGSK),
             mask=mask,
             causal=self.config.causal,
+            window=self.config.window,
+            bias=bias,
+            scale=self.config.scale,
             see_scores=self.scores,
             see_pattern=self.pattern,
         )
@@ -57,15 +65,23 @@ class SelfAttention(MultiHead):
     """Attention of a sequence to itself; causal in a decoder."""
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
-        k_BHSK, v_BHSK = self._keys_values(x_BTD)
-        mask = None if ctx.mask_BS is None else masks.padding(ctx.mask_BS)
+        q_BHTK = self._queries(x_BTD)
+        k_BGSK, v_BGSK = self._keys_values(x_BTD)
+        if self.config.rotary is not None:
+            cos, sin = ctx.rotary[self.config.rotary]
+            q_BHTK = rotate(q_BHTK, cos, sin, self.config.rotary.layout)
+            k_BGSK = rotate(k_BGSK, cos, sin, self.config.rotary.layout)
         if state is not None:
-            assert isinstance(state, KVState) and mask is None
-            k_BHSK, v_BHSK = state.append(k_BHSK, v_BHSK, ctx.start)
-        return self._mix(x_BTD, k_BHSK, v_BHSK, mask)
+            assert isinstance(state, KVState)
+            k_BGSK, v_BGSK = state.append(k_BGSK, v_BGSK, ctx.start)
+        # A state with a window hands out the last keys only.
+        n_keys = k_BGSK.shape[2]
+        mask = None if ctx.mask_BS is None else masks.padding(ctx.mask_BS[:, -n_keys:])
+        bias = None if ctx.bias_HTS is None else ctx.bias_HTS[..., -n_keys:]
+        return self._mix(q_BHTK, k_BGSK, v_BGSK, mask, bias)
 
     def init_state(self) -> KVState:
-        return KVState()
+        return KVState(self.config.window)
 
 
 class CrossAttention(MultiHead):
@@ -74,12 +90,12 @@ class CrossAttention(MultiHead):
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         if state is not None:
             assert isinstance(state, StaticKV)
-            k_BHSK, v_BHSK = state.k_BHSK, state.v_BHSK
+            k_BGSK, v_BGSK = state.k_BHSK, state.v_BHSK
         else:
             assert ctx.memory_BSD is not None
-            k_BHSK, v_BHSK = self._keys_values(ctx.memory_BSD)
+            k_BGSK, v_BGSK = self._keys_values(ctx.memory_BSD)
         mask = None if ctx.memory_mask_BS is None else masks.padding(ctx.memory_mask_BS)
-        return self._mix(x_BTD, k_BHSK, v_BHSK, mask)
+        return self._mix(self._queries(x_BTD), k_BGSK, v_BGSK, mask)
 
     def memory_state(self, memory_BSD: Tensor) -> StaticKV:
         """Projects the encoder's output once, for every step of a decoding."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from glassformer.config import BlockConfig
 from glassformer.nn.attention import CrossAttention, SelfAttention
 from glassformer.nn.dropout import Dropout
-from glassformer.nn.ffn import MLP
+from glassformer.nn.ffn import build_ffn
 from glassformer.nn.mixer import Context
 from glassformer.nn.norm import build_norm
 from glassformer.nn.state import BlockState
@@ -29,9 +29,11 @@ class Residual(nn.Module):
         self.dropout = Dropout(config.dropout)
         self.normed, self.sum = Tap("B T D"), Tap("B T D")
 
-    def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def forward(self, x_BTD: Tensor, sublayer: Callable[[Tensor], Tensor], onto_BTD: Tensor | None = None) -> Tensor:
+        """Adds ``f`` of x to x, or to ``onto`` where another sub-layer read the same x before."""
         if self.order == "pre":
-            return self.sum(x_BTD + self.dropout(sublayer(self.normed(self.norm(x_BTD)))))
+            added_BTD = self.dropout(sublayer(self.normed(self.norm(x_BTD))))
+            return self.sum((x_BTD if onto_BTD is None else onto_BTD) + added_BTD)
         return self.normed(self.norm(self.sum(x_BTD + self.dropout(sublayer(x_BTD)))))
 
 
@@ -40,16 +42,20 @@ class Block(nn.Module):
 
     def __init__(self, config: BlockConfig, d_model: int) -> None:
         super().__init__()
+        self.parallel = config.parallel
         self.mixer = SelfAttention(config.mixer, d_model)
         self.mixer_residual = Residual(config, d_model)
         self.cross = CrossAttention(config.cross, d_model) if config.cross else None
         self.cross_residual = Residual(config, d_model) if config.cross else None
-        self.ffn = MLP(config.ffn, d_model) if config.ffn else None
+        self.ffn = build_ffn(config.ffn, d_model) if config.ffn else None
         self.ffn_residual = Residual(config, d_model) if config.ffn else None
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: BlockState | None = None) -> Tensor:
         mixer_state, cross_state = (state.mixer, state.cross) if state else (None, None)
-        x_BTD = self.mixer_residual(x_BTD, lambda y: self.mixer(y, ctx, mixer_state))
+        mixed_BTD = self.mixer_residual(x_BTD, lambda y: self.mixer(y, ctx, mixer_state))
+        if self.parallel and self.ffn is not None and self.ffn_residual is not None:
+            return self.ffn_residual(x_BTD, self.ffn, mixed_BTD)
+        x_BTD = mixed_BTD
         if self.cross is not None and self.cross_residual is not None:
             cross = self.cross
             x_BTD = self.cross_residual(x_BTD, lambda y: cross(y, ctx, cross_state))

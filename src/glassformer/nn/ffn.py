@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.config import MLPConfig
+from glassformer.config import FFNConfig, GatedMLPConfig, MLPConfig
 from glassformer.nn.tap import Tap
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -15,6 +15,8 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
+    "quick-gelu": lambda x: x * (1.702 * x).sigmoid(),
+    "tanh": lambda x: x.tanh(),
 }
 
 
@@ -31,3 +33,24 @@ class MLP(nn.Module):
     def forward(self, x_BTD: Tensor) -> Tensor:
         hidden_BTF = self.post(self.activation(self.pre(self.up(x_BTD))))
         return self.result(self.down(hidden_BTF))
+
+
+class GatedMLP(nn.Module):
+    """``FFN(x) = (activation(x W) ⊗ x V) W_2`` (Shazeer 2020, equation 6); W is ``gate``, V ``up``, W_2 ``down``."""
+
+    def __init__(self, config: GatedMLPConfig, d_model: int) -> None:
+        super().__init__()
+        self.gate = nn.Linear(d_model, config.d_ff, bias=config.bias)
+        self.up = nn.Linear(d_model, config.d_ff, bias=config.bias)
+        self.down = nn.Linear(config.d_ff, d_model, bias=config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.pre, self.linear, self.post, self.result = Tap("B T F"), Tap("B T F"), Tap("B T F"), Tap("B T D")
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        gate_BTF = self.activation(self.pre(self.gate(x_BTD)))
+        return self.result(self.down(self.post(gate_BTF * self.linear(self.up(x_BTD)))))
+
+
+def build_ffn(config: FFNConfig, d_model: int) -> MLP | GatedMLP:
+    """The feed-forward part that the configuration is of."""
+    return GatedMLP(config, d_model) if isinstance(config, GatedMLPConfig) else MLP(config, d_model)

@@ -15,9 +15,20 @@ def causal(n_queries: int, n_keys: int, device: torch.device | None = None) -> T
     return torch.ones(n_queries, n_keys, dtype=torch.bool, device=device).tril(n_keys - n_queries)
 
 
+def window(n_queries: int, n_keys: int, size: int, device: torch.device | None = None) -> Tensor:
+    """The band in which keys are less than ``size`` places away, on either side; query t stands as in ``causal``."""
+    everything = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
+    return everything.triu(n_keys - n_queries - size + 1).tril(n_keys - n_queries + size - 1)
+
+
 def padding(mask_BS: Tensor) -> Tensor:
     """Spreads "this key is a real token" over heads and queries: shape (B, 1, 1, S)."""
     return mask_BS[:, None, None, :]
+
+
+def positions(mask_BT: Tensor) -> Tensor:
+    """Each real token's number among the real ones of its row, so that padding on the left moves no position."""
+    return (mask_BT.long().cumsum(-1) - 1).clamp(min=0)
 
 
 def combine(*masks: Tensor | None) -> Tensor | None:

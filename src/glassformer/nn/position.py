@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.config import LearnedPositionConfig, PositionConfig, SinusoidalConfig
@@ -34,7 +35,7 @@ def sinusoids(positions_T: Tensor, d_model: int, *, base: float = 10000.0, layou
 
 
 class PositionTable(nn.Module):
-    """Adds one vector for each position, from a table of ``max_len`` rows.
+    """One vector for each position, from a table of ``max_len`` rows.
 
     Raises:
         UserError: When a sequence is longer than the table.
@@ -44,22 +45,33 @@ class PositionTable(nn.Module):
 
     def __init__(self, config: PositionConfig, d_model: int) -> None:
         super().__init__()
-        self.max_len = config.max_len
+        self.config, self.max_len = config, config.max_len
         if isinstance(config, SinusoidalConfig):
-            # On the CPU also for the meta device, whose first arithmetic would load PyTorch's compiler (1 s).
-            positions = torch.arange(config.first, config.first + config.max_len, device="cpu")
-            table = sinusoids(positions, d_model, base=config.base, layout=config.layout)
             # Recomputed from the config at every load, so it is no part of a checkpoint.
-            self.register_buffer("weight", table.to(torch.get_default_device()), persistent=False)
+            self.register_buffer("weight", self.fixed(d_model).to(torch.get_default_device()), persistent=False)
         else:
             assert isinstance(config, LearnedPositionConfig)
-            self.weight = nn.Parameter(torch.empty(config.max_len, d_model))
+            self.weight = nn.Parameter(torch.empty(config.first + config.max_len, d_model))
 
-    def forward(self, length: int, start: int = 0) -> Tensor:
-        """Gives the rows ``start … start + length − 1``, shape (T, D)."""
-        if start + length > self.max_len:
+    def fixed(self, d_model: int) -> Tensor:
+        """The sinusoids of the configuration, on the CPU."""
+        config = self.config
+        assert isinstance(config, SinusoidalConfig)
+        # On the CPU also for the meta device, whose first arithmetic would load PyTorch's compiler (1 s).
+        positions = torch.arange(config.first, config.first + config.max_len, device="cpu")
+        return sinusoids(positions, d_model, base=config.base, layout=config.layout)
+
+    def forward(self, length: int, start: int = 0, positions_BT: Tensor | None = None) -> Tensor:
+        """Gives the rows ``start … start + length − 1``, shape (T, D), or those of the positions, (B, T, D)."""
+        needed = start + length
+        if needed > self.max_len and positions_BT is not None:
+            needed = int(positions_BT.max()) + 1  # padding takes no position
+        if needed > self.max_len:
             raise UserError(
-                f"a sequence of {start + length} tokens is longer than the model's {self.max_len} positions; "
+                f"a sequence of {needed} tokens is longer than the model's {self.max_len} positions; "
                 "shorten the text, or train with a larger position.max_len"
             )
-        return self.weight[start : start + length]
+        first = self.config.first if isinstance(self.config, LearnedPositionConfig) else 0
+        if positions_BT is not None:
+            return F.embedding(positions_BT + first, self.weight)
+        return self.weight[first + start : first + start + length]

@@ -26,30 +26,53 @@ class State(Protocol):
     def nbytes(self) -> int: ...
 
 
+SLACK = 64
+"""How many tokens can always be taken back (``truncate``) where a window forgets the far ones."""
+
+
 class KVState:
-    """Keys and values of the tokens seen so far, in buffers that grow by doubling."""
+    """Keys and values of the tokens seen so far, in buffers that grow by doubling.
+
+    Args:
+        window: With a window of W, only what the next tokens can see is kept: W + SLACK to twice as many places.
+    """
 
     per_source = False
 
-    def __init__(self) -> None:
+    def __init__(self, window: int | None = None) -> None:
         self._k_BHSK: Tensor | None = None
         self._v_BHSK: Tensor | None = None
+        self._window = window
+        self._first = 0
+        """The place that the first slot is of."""
         self._used = 0
 
     def append(self, k_BHTK: Tensor, v_BHTK: Tensor, start: int) -> tuple[Tensor, Tensor]:
-        """Writes the new keys and values at ``start`` and returns all of them up to there.
+        """Writes the new keys and values at place ``start`` and returns all of them up to there, or the window's.
 
         Slots behind the returned ones hold garbage and are never handed out.
         """
-        end = start + k_BHTK.shape[2]
+        self._forget(start)
+        held, end = start - self._first, start - self._first + k_BHTK.shape[2]
         if self._k_BHSK is None or self._v_BHSK is None:
             self._k_BHSK, self._v_BHSK = _room(k_BHTK, max(end, 16)), _room(v_BHTK, max(end, 16))
         elif end > self._k_BHSK.shape[2]:
-            self._k_BHSK, self._v_BHSK = _grown(self._k_BHSK, end, start), _grown(self._v_BHSK, end, start)
-        self._k_BHSK[:, :, start:end] = k_BHTK
-        self._v_BHSK[:, :, start:end] = v_BHTK
+            self._k_BHSK, self._v_BHSK = _grown(self._k_BHSK, end, held), _grown(self._v_BHSK, end, held)
+        self._k_BHSK[:, :, held:end] = k_BHTK
+        self._v_BHSK[:, :, held:end] = v_BHTK
         self._used = end
-        return self._k_BHSK[:, :, :end], self._v_BHSK[:, :, :end]
+        seen = slice(0 if self._window is None else max(0, held - self._window + 1), end)
+        return self._k_BHSK[:, :, seen], self._v_BHSK[:, :, seen]
+
+    def _forget(self, start: int) -> None:
+        """Drops the far places once they are as many as the near ones, so that a step costs no copy on average."""
+        if self._window is None or self._k_BHSK is None or self._v_BHSK is None:
+            return
+        held, kept = start - self._first, self._window + SLACK
+        if held >= 2 * kept:
+            near = slice(held - kept, held)
+            self._k_BHSK, self._v_BHSK = self._k_BHSK[:, :, near].clone(), self._v_BHSK[:, :, near].clone()
+            self._first = start - kept
 
     def select(self, index_N: Tensor) -> None:
         if self._k_BHSK is not None and self._v_BHSK is not None:
@@ -58,7 +81,9 @@ class KVState:
             self._v_BHSK = self._v_BHSK[:, :, : self._used + 1].index_select(0, index_N)
 
     def truncate(self, length: int) -> None:
-        self._used = min(self._used, length)
+        if self._window is not None and 0 < self._first > length - self._window + 1:
+            raise ValueError(f"cannot truncate to {length} positions: a window of {self._window} forgot those before")
+        self._used = max(0, min(self._used, length - self._first))
 
     @property
     def nbytes(self) -> int:
@@ -109,13 +134,24 @@ class DecodeState:
         blocks: One state for each decoder block.
         memory_mask_BS: Which source positions are real, or ``None`` when all are.
         batch: Number of rows.
+        prompt: Places that a prompt took, before the first position that ``length`` counts.
+        padding_B: How many of those, on the left of each row, are padding; ``None`` when none is.
     """
 
     def __init__(
-        self, blocks: list[BlockState], memory_mask_BS: Tensor | None, batch: int, device: torch.device
+        self,
+        blocks: list[BlockState],
+        memory_mask_BS: Tensor | None,
+        batch: int,
+        device: torch.device,
+        prompt: int = 0,
+        padding_B: Tensor | None = None,
     ) -> None:
         self.blocks = blocks
         self.memory_mask_BS = memory_mask_BS
+        self.prompt, self.padding_B = prompt, padding_B
+        self.logits_BV: Tensor | None = None
+        """What follows the prompt, until the first step or reordering; ``None`` without a prompt."""
         self.length = 0
         self._source_B = torch.arange(batch, device=device)
 
@@ -136,6 +172,9 @@ class DecodeState:
                 state.select(index_N)
         if self.memory_mask_BS is not None and not same_sources:
             self.memory_mask_BS = self.memory_mask_BS.index_select(0, index_N)
+        if self.padding_B is not None:
+            self.padding_B = self.padding_B.index_select(0, index_N)
+        self.logits_BV = None
         self._source_B = source_N
 
     def truncate(self, length: int) -> None:
@@ -147,7 +186,7 @@ class DecodeState:
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate {self.length} positions to {length}")
         for state in self.states:
-            state.truncate(length)
+            state.truncate(self.prompt + length)
         self.length = length
 
     @property

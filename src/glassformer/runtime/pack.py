@@ -14,11 +14,14 @@ import numpy as np
 from glassformer.config import (
     AttentionConfig,
     BlockConfig,
+    Config,
     EmbedConfig,
+    HeadConfig,
     LayerNormConfig,
     LearnedPositionConfig,
     MLPConfig,
     ModelConfig,
+    NormConfig,
     SinusoidalConfig,
     StackConfig,
 )
@@ -60,6 +63,9 @@ class Packer:
 
     def _model(self) -> dict[str, Any]:
         config = self.config
+        known_throughout(config)
+        assert isinstance(config.embed, EmbedConfig) and isinstance(config.head, HeadConfig)
+        assert config.encoder is not None and config.decoder is not None
         target = config.target_embed or config.embed
         d, vocab = config.d_model, config.target_vocab_size
         source_embed = self._linear("embed", config.embed.vocab_size, d, False)
@@ -190,10 +196,11 @@ class Packer:
         linear["weight"] = self._array(np.ascontiguousarray(panels))
         return linear
 
-    def _norm(self, name: str, config: LayerNormConfig | None) -> dict[str, Any]:
+    def _norm(self, name: str, config: NormConfig | None) -> dict[str, Any]:
         if config is None:
             return {"eps": 0.0}
         _known(config, LayerNormConfig)
+        assert isinstance(config, LayerNormConfig)
         gain = self._take(f"{name}.weight", self.config.d_model)
         bias = self._take(f"{name}.bias", len(gain)) if config.bias else np.zeros_like(gain)
         return {
@@ -314,9 +321,50 @@ def _config(directory: Path) -> ModelConfig:
         raise UserError(f"{file}: cannot be read ({error})") from None
 
 
-def _known(part: Any, known: type) -> None:
+KNOWN: dict[type[Config], set[str]] = {
+    ModelConfig: {"d_model", "embed", "target_embed", "encoder", "decoder", "head", "tie", "init"},
+    EmbedConfig: {"vocab_size", "scale"},
+    HeadConfig: {"bias"},
+    StackConfig: {"position", "blocks", "final_norm", "dropout"},
+    LearnedPositionConfig: {"max_len"},
+    BlockConfig: {"mixer", "cross", "ffn", "norm", "order", "dropout"},
+    AttentionConfig: {"n_heads", "d_head", "causal", "bias"},
+    MLPConfig: {"d_ff", "activation", "bias"},
+    LayerNormConfig: {"eps", "bias"},
+}
+"""What of each part the native engine computes; every other setting must stand at its default."""
+
+
+def _known(part: Any, known: type[Config]) -> None:
     if type(part) is not known:
         raise EngineUnavailable(f"it does not know {type(part).__name__.removesuffix('Config')}")
+    for name, field in known.model_fields.items():
+        if name not in KNOWN[known] and getattr(part, name) != field.default:
+            raise EngineUnavailable(f"it does not know {known.__name__.removesuffix('Config')}.{name}")
+
+
+def known_throughout(config: ModelConfig) -> None:
+    """Refuses, by name, whatever the native engine does not compute.
+
+    Raises:
+        EngineUnavailable: The configuration holds such a part or setting.
+    """
+    if config.kind != "encoder-decoder":
+        raise EngineUnavailable(f"it does not know a model of kind {config.kind}")
+    _known(config, ModelConfig)
+    for embed in (config.embed, config.target_embed):
+        if embed is not None:
+            _known(embed, EmbedConfig)
+    _known(config.head, HeadConfig)
+    for _, stack in config.stacks:
+        _known(stack, StackConfig)
+        for block in stack.blocks:
+            _known(block, BlockConfig)
+            for attention in (block.mixer, block.cross):
+                if attention is not None:
+                    _known(attention, AttentionConfig)
+            if block.ffn is not None and block.ffn.activation not in ACTIVATIONS:
+                raise EngineUnavailable(f"it does not know the activation {block.ffn.activation}")
 
 
 def _up(n: int) -> int:

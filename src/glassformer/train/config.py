@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from glassformer.config import Config, Dropout, ModelConfig, Positive
+from glassformer.config import Config, Dropout, EmbedConfig, ModelConfig, Positive
 from glassformer.errors import UserError
 from glassformer.families import configure
 
@@ -150,7 +150,7 @@ class TrainConfig(Config):
             return configure(self.model["preset"], **{**settings, "vocab_size": vocab_size})
         config = ModelConfig.from_dict(self.model, "model")
         for name, embed in (("embed", config.embed), ("target_embed", config.target_embed)):
-            if embed and embed.vocab_size < vocab_size:
+            if isinstance(embed, EmbedConfig) and embed.vocab_size < vocab_size:
                 size = embed.vocab_size
                 raise UserError(f"model.{name}.vocab_size {size} is smaller than the tokenizer's {vocab_size}")
         return config

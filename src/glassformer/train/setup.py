@@ -99,8 +99,7 @@ def masking_of(data: DataSection, pairs: Sequence[Pair]) -> Masking | None:
 
 def longest_example(config: ModelConfig, limit: int) -> int:
     """The most tokens on a side of an example: the limit, or the model's positions if those are fewer."""
-    positions = [stack.position.max_len for stack in (config.encoder, config.decoder) if stack.position]
-    return min([limit, *positions])
+    return min([limit, *(stack.max_len for _, stack in config.stacks if stack.max_len is not None)])
 
 
 def gradient_buffer(model: Seq2Seq, extra: int, world: World, device: torch.device) -> GradientBuffer:
