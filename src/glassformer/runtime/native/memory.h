@@ -18,7 +18,7 @@ class Arena {
   template <class T>
   T* take(size_t count) {
     const size_t bytes = (count * sizeof(T) + 63) / 64 * 64;
-    if (bytes > left_) grow(bytes);
+    if (bytes > left_ || !next_) grow(bytes);
     char* start = next_;
     next_ += bytes;
     left_ -= bytes;
