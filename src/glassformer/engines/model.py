@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from glassformer.config import StackConfig
 from glassformer.data.collate import pad
 from glassformer.generate.beam import search
 from glassformer.generate.config import Request, SamplingConfig, SearchConfig
@@ -101,5 +102,5 @@ def _padded(rows: Ids, device: torch.device) -> tuple[Tensor, Tensor | None]:
     return ids_BS.to(device), None if mask_BS is None else mask_BS.to(device)
 
 
-def _positions(stack: Any) -> int | None:
-    return None if stack.position is None else int(stack.position.max_len)
+def _positions(stack: StackConfig | None) -> int | None:
+    return None if stack is None else stack.max_len

@@ -47,6 +47,7 @@ class NativeEngine:
     def decode(self, sources: Ids, config: SearchConfig | SamplingConfig, request: Request) -> list[list[Hypothesis]]:
         constraints = check_constraints(request, len(sources))
         bans = _bans(request.processors)
+        assert request.bos_id is not None, "the native engine holds encoder–decoders alone"
         forced = any(constraint.phrases for constraint in constraints)
         if not isinstance(config, SearchConfig) or config.groups > 1 or bans is None or forced:
             from glassformer.engines.model import decode_ids

@@ -132,7 +132,7 @@ class Request:
     """What a batch's targets are made of, however they are decoded.
 
     Attributes:
-        bos_id: the token that starts a target.
+        bos_id: the token that starts a target; None where `start` has read a prompt that the target goes on from.
         eos_id: the token that ends a target.
         banned_ids: tokens that are never produced (padding, `<s>`, language tokens, rows of a padded vocabulary).
         max_length: the model's own limit of target positions; it caps every sentence's length.
@@ -140,7 +140,7 @@ class Request:
         constraints: of each sentence, what its targets must hold; None is nothing. Phrases need a beam.
     """
 
-    bos_id: int
+    bos_id: int | None
     eos_id: int
     banned_ids: Sequence[int] = ()
     max_length: int | None = None

@@ -23,9 +23,13 @@ def unpadded(source_BS: Tensor, source_mask_BS: Tensor | None) -> list[list[int]
 
 
 def prefill(
-    model: Decodable[StateT], state: StateT, prefixes: Sequence[tuple[int, ...]], bos_id: int, device: torch.device
+    model: Decodable[StateT],
+    state: StateT,
+    prefixes: Sequence[tuple[int, ...]],
+    bos_id: int | None,
+    device: torch.device,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Reads `<s>` and as many prefix tokens as every row has, in one pass.
+    """Reads `<s>`, where there is one, and as many prefix tokens as every row has, in one pass.
 
     Returns:
         The logits (N, V) of what follows, the ids (N, T) read, and their log-probabilities (N, T): the last two on the
@@ -33,12 +37,18 @@ def prefill(
     """
     shared = min(map(len, prefixes))
     ids_NT = torch.tensor([prefix[:shared] for prefix in prefixes], dtype=torch.long).reshape(len(prefixes), shared)
-    begin_NT = torch.cat([torch.full((len(prefixes), 1), bos_id), ids_NT], 1).to(device)
-    if shared == 0:
-        return model.step(begin_NT, state), ids_NT, ids_NT.double()
-    logits_NTV = model.step(begin_NT, state, last_only=False)
+    read_NT = ids_NT.to(device)
+    if bos_id is None:
+        assert state.logits_BV is not None, "without a token that begins a target, start must have read a prompt"
+        logits_NTV = state.logits_BV[:, None]
+        if shared:
+            logits_NTV = torch.cat([logits_NTV, model.step(read_NT, state, last_only=False)], 1)
+    else:
+        begin_NT = torch.cat([torch.full((len(prefixes), 1), bos_id, device=device), read_NT], 1)
+        # Of one token both are the same, but the last position alone is what every step is best at.
+        logits_NTV = model.step(begin_NT, state, last_only=False) if shared else model.step(begin_NT, state)[:, None]
     logprobs_NTV = logits_NTV[:, :-1].float().log_softmax(2)
-    logprobs_NT = logprobs_NTV.gather(2, begin_NT[:, 1:, None]).squeeze(2)
+    logprobs_NT = logprobs_NTV.gather(2, read_NT[:, :, None]).squeeze(2)
     return logits_NTV[:, -1], ids_NT, logprobs_NT.cpu().double()
 
 

@@ -10,9 +10,11 @@ class DecodeState(Protocol):
 
     Attributes:
         length: target positions read so far.
+        logits_BV: what follows the prompt, until the first step or reordering; None where `start` read none.
     """
 
     length: int
+    logits_BV: Tensor | None
 
     def select(self, index_N: Tensor) -> None:
         """Makes row i the old row `index_N[i]`, in place: expands, reorders and shrinks the batch."""
@@ -31,7 +33,11 @@ class Decodable(Protocol[StateT]):
     """A model that search can drive."""
 
     def start(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> StateT:
-        """Encodes the sources once and returns a state of B rows."""
+        """Reads the sources once and returns a state of B rows.
+
+        An encoder–decoder encodes them, and its targets begin with `<s>`. A decoder reads them as prompts, whose
+        targets go on from them: its state holds `logits_BV`, and `Request.bos_id` is None.
+        """
 
     def step(self, tokens_BT: Tensor, state: StateT, *, last_only: bool = True) -> Tensor:
         """Appends the tokens to the state and predicts what follows.

@@ -110,6 +110,8 @@ def stream_speculative(
     if not 1 <= lookahead <= MAX_LOOKAHEAD:
         raise UserError(f"--lookahead {lookahead}: must be from 1 to {MAX_LOOKAHEAD}")
     bos_id, eos_id, constraints = request.bos_id, request.eos_id, check_constraints(request, len(source_BS))
+    if bos_id is None:
+        raise UserError("drafts are for an encoder–decoder, whose targets begin with a token of their own")
     refuse_phrases(constraints)
     lengthiest = limits(lengths(source_BS, source_mask_BS), constraints, config.max_new_tokens, request.max_length)
     seed, device = resolved_seed(config.seed), source_BS.device

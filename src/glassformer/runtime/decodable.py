@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 class NativeState:
     """A `DecodeState` over the native engine's."""
 
+    logits_BV: Tensor | None = None
+
     def __init__(self, state: DecodeState) -> None:
         self.native = state
 
