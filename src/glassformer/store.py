@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,7 +21,7 @@ from glassformer.config import Config, ModelConfig
 from glassformer.errors import UserError
 from glassformer.header import CONFIG, FORMAT_VERSION, WEIGHTS, Translation, read_config, read_tokenizer
 from glassformer.models.build import build_model
-from glassformer.models.seq2seq import Seq2Seq
+from glassformer.models.model import Model
 from glassformer.text.tokenizer import Tokenizer
 
 FILES = {CONFIG, WEIGHTS, "tokenizer.json", "tokenizer.model"}
@@ -28,10 +29,10 @@ FILES = {CONFIG, WEIGHTS, "tokenizer.json", "tokenizer.model"}
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model as it came from disk: in eval mode, float32."""
+    """A model as it came from disk, a torch module: in eval mode, float32."""
 
     path: Path
-    model: Seq2Seq
+    model: Any
     tokenizer: Tokenizer
     translation: Translation | None
 
@@ -121,7 +122,7 @@ def save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
 
 def write_model(
     directory: Path,
-    model: Seq2Seq,
+    model: Model,
     tokenizer: Tokenizer,
     translation: Translation | None,
     dtype: torch.dtype = torch.float32,
@@ -163,7 +164,7 @@ def model_directory(path: Path) -> Iterator[Path]:
 
 def save_model(
     directory: str | os.PathLike[str],
-    model: Seq2Seq,
+    model: Model,
     tokenizer: Tokenizer,
     translation: Translation | None = None,
     dtype: torch.dtype = torch.float32,

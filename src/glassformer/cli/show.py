@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -102,11 +102,18 @@ def _costs(spent: Cost) -> Iterator[tuple[str, str, str]]:
     yield "parameters", f"{spent.parameters:,}", "shared ones counted once"
     parts = f"weights {size(spent.weights)} + gradients {size(spent.gradients)} + Adam's moments {size(spent.moments)}"
     yield "training", size(spent.training), f"float32: {parts}; activations come on top"
-    cached = f"{size(spent.cache_per_target)} a written token, {size(spent.cache_per_source)} a source token"
-    yield "decoding", size(spent.weights), f"float32 weights; each row's cache: {cached}"
-    forward = f"{flops(spent.flops_per_source)} a source token, {flops(spent.flops_per_target)} a target token"
+    cached = _sides(size, spent.cache_per_target, "written", spent.cache_per_source, "source")
+    yield "decoding", size(spent.weights), "float32 weights" + (f"; each row's cache: {cached}" if cached else "")
+    forward = _sides(flops, spent.flops_per_source, "source", spent.flops_per_target, "target")
     both = spent.flops_per_source + spent.flops_per_target
     yield "arithmetic", flops(both), f"forward: {forward}, at a length of {spent.context}; training takes 3 ×"
+
+
+def _sides(told: Callable[[float], str], one: float, of_one: str, other: float, of_other: str) -> str:
+    """Both sides of an encoder–decoder, or the only side of a model that has one."""
+    if one and other:
+        return f"{told(one)} a {of_one} token, {told(other)} a {of_other} token"
+    return f"{told(one or other)} a token" if one or other else ""
 
 
 def size(count: float) -> str:

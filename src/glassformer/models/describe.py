@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from glassformer.models.encoder import Encoder
+from glassformer.models.heads import Classifier
 from glassformer.nn.attention import CrossAttention, MultiHead
 from glassformer.nn.block import Residual
 from glassformer.nn.dropout import Dropout
@@ -85,9 +87,11 @@ def _shape(module: nn.Module) -> str:
     if isinstance(module, nn.Linear):
         return f"{module.in_features} → {module.out_features}" + (" + bias" if module.bias is not None else "")
     if isinstance(module, MultiHead):
-        heads = module.config.n_heads
-        causal = ", causal" if module.config.causal else ""
-        return f"{heads} × {module.query.out_features // heads}{causal}"
+        config, heads = module.config, module.config.n_heads
+        size = module.query.out_features // heads
+        shared = f", {module.n_kv_heads} of keys and values" if module.n_kv_heads != heads else ""
+        seen = (", causal" if config.causal else "") + (f", window {config.window}" if config.window else "")
+        return f"{heads} × {size}{shared}{seen}" + (", rotary" if config.rotary else "")
     if isinstance(module, Residual):
         return f"{module.order}-norm"
     if isinstance(module, OutputHead) and module.weight is None:
@@ -109,10 +113,11 @@ class Cost:
         weights: Bytes of the parameters in float32.
         gradients: Bytes of their gradients in float32.
         moments: Bytes of Adam's two moments in float32.
-        cache_per_target: Bytes that decoding keeps for each written token of one row, in float32.
+        cache_per_target: Bytes that decoding keeps for each token of one row's target (or prompt), in float32; a layer
+            with a window stops growing at its width.
         cache_per_source: Bytes that decoding keeps for each source token of one row, in float32.
-        flops_per_source: Forward FLOPs for each source token, once a sentence.
-        flops_per_target: Forward FLOPs for each target token.
+        flops_per_source: Forward FLOPs for each token (or patch) that an encoder reads, once a sentence.
+        flops_per_target: Forward FLOPs for each token that a decoder reads.
         context: The sequence length that attention's part of the FLOPs is stated for.
     """
 
@@ -137,21 +142,29 @@ def cost(model: nn.Module, context: int = 128) -> Cost:
 
     A token times an m × n matrix is 2mn FLOPs; attention over ``context`` keys adds 4 · context · d_inner a query.
     Norms, activations and softmax are left out, as is usual, and a backward pass costs twice a forward pass
-    (Kaplan et al. 2020, arXiv:2001.08361, section 2.1).
+    (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). What is done once a sentence, such as classifying it, is left
+    out, too.
 
     Args:
         model: On any device, also meta.
-        context: Number of keys that a query attends to; a causal layer is counted as if it saw them all.
+        context: Number of keys that a query attends to; a causal layer is counted as if it saw them all, one with a
+            window as if it saw that many.
     """
     flops = {"source": 0, "target": 0}
     cache = {"source": 0, "target": 0}
+    once = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, Classifier))
     for name, module in model.named_modules():
-        side = "source" if name.startswith("encoder.") else "target"
+        if name.startswith(once):
+            continue
+        reads = isinstance(model, Encoder) or name.startswith("encoder.")
+        side = "source" if reads else "target"
         if isinstance(module, MultiHead):
-            d_inner = module.query.out_features
-            flops[side] += 4 * context * d_inner
+            flops[side] += 4 * min(context, module.config.window or context) * module.query.out_features
             if side == "target":
-                cache["source" if isinstance(module, CrossAttention) else "target"] += 2 * d_inner * FP32
+                part = "source" if isinstance(module, CrossAttention) else "target"
+                cache[part] += 2 * module.key.out_features * FP32
+        elif isinstance(module, nn.Conv2d):
+            flops[side] += 2 * module.weight.numel()
         elif isinstance(module, nn.Linear):
             parent = model.get_submodule(name.rpartition(".")[0])
             if isinstance(parent, CrossAttention) and module in (parent.key, parent.value):
