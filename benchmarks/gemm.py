@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from benchmarks.measure import Call, Question, System
+from benchmarks.measure import Call, Options, Question, System
 from benchmarks.shapes import SHAPES, Product, products
 
 
@@ -54,12 +54,12 @@ def _packed_linear(left_MK: Tensor, packed: Tensor) -> Tensor:
     return product
 
 
-def _systems(threads: int) -> list[System]:
+def _systems(setting: str, options: Options) -> list[System]:
     return [
         System(
             f"{name}{' packed' if packed else ''}",
             partial(multiply, dtype=dtype, packed=packed),
-            threads=threads,
+            threads=options.threads,
             packages=("torch",),
         )
         for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16))
@@ -67,7 +67,7 @@ def _systems(threads: int) -> list[System]:
     ]
 
 
-def _rates(setting: str) -> Mapping[str, float]:
+def _rates(setting: str, options: Options) -> Mapping[str, float]:
     return {"GFLOP": sum(product.flops for product in of(setting)) / 1e9}
 
 

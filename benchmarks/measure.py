@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import multiprocessing
 import os
 import resource
@@ -10,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from statistics import median
@@ -21,6 +22,34 @@ PAUSE = 0.25
 """Seconds between two turns, in which the threads of the system that just ran fall asleep."""
 
 Call = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Noted:
+    """A call, and what its table row says of it, such as the settings that were found to be the best."""
+
+    call: Call
+    note: str
+
+    def __call__(self) -> object:
+        return self.call()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is asked besides its setting.
+
+    Attributes:
+        threads: Of a system that uses all it may.
+        pairs: Sentences and their translations, for the questions that need real ones.
+        lines: How many of them.
+        model: A MODEL, likewise.
+    """
+
+    threads: int
+    pairs: Path
+    lines: int
+    model: str
 
 
 @dataclass(frozen=True)
@@ -36,6 +65,7 @@ class System:
         processes: Processes that share the work.
         peer: Whether it is someone else's.
         packages: What it stands on, whose versions are stated.
+        slow: Whether it is left out unless it is named or everything is asked for.
     """
 
     name: str
@@ -44,6 +74,7 @@ class System:
     processes: int = 1
     peer: bool = False
     packages: tuple[str, ...] = ()
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -53,24 +84,36 @@ class Question:
     Attributes:
         settings: The sizes it can be asked for.
         default: Those that are asked for when none is named.
-        systems: Given a number of threads, everything that answers.
+        systems: Given a setting, everything that answers.
         rates: Given a setting, unit → amount of one call: an amount over the median time is a rate in ``unit/s``.
+        make: Writes the files that all systems of a setting need, in a process of its own: its memory counts for none.
+        check: Given what one call of each system returned, by name, column → row of text for each; raises `Failed`
+            where they did not do the same work. It is asked before anything is timed.
     """
 
     settings: tuple[str, ...]
     default: tuple[str, ...]
-    systems: Callable[[int], list[System]]
-    rates: Callable[[str], Mapping[str, float]]
+    systems: Callable[[str, Options], list[System]]
+    rates: Callable[[str, Options], Mapping[str, float]]
+    make: Callable[[str, Options], None] | None = None
+    check: Callable[[str, Options, Mapping[str, Any]], Mapping[str, Mapping[str, str]]] | None = None
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds per call of one system, one figure a round, and the most memory it held, in MiB over its processes."""
+    """Seconds per call of one system, one figure a round, and the most memory it held, in MiB over its processes.
+
+    Attributes:
+        note: What the system says of itself.
+        figures: Column → text, as the question's check found them.
+    """
 
     system: System
     seconds: tuple[float, ...]
     versions: Mapping[str, str]
     memory: float
+    note: str = ""
+    figures: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def median(self) -> float:
@@ -83,9 +126,13 @@ class Failed(Exception):
 
 
 class Running:
-    """A system that has been started and warmed up in its own processes."""
+    """A system that has been started and warmed up in its own processes.
 
-    def __init__(self, system: System, setting: str) -> None:
+    Attributes:
+        outcome: What a call returned, where that is to be checked.
+    """
+
+    def __init__(self, system: System, setting: str, checked: bool) -> None:
         self.system = system
         self._scratch = tempfile.TemporaryDirectory(prefix="benchmark-")
         context = multiprocessing.get_context("spawn")
@@ -98,7 +145,7 @@ class Running:
             for rank in range(system.processes):
                 ours, theirs = context.Pipe()
                 rendezvous = Path(self._scratch.name, "rendezvous")
-                process = context.Process(target=_serve, args=(system, setting, rank, rendezvous, theirs))
+                process = context.Process(target=_serve, args=(system, setting, checked, rank, rendezvous, theirs))
                 process.start()
                 theirs.close()
                 self._pipes.append(ours)
@@ -110,7 +157,8 @@ class Running:
                 os.environ["OMP_NUM_THREADS"] = before
         self.memory = 0.0
         try:
-            self.versions: dict[str, str] = self._answers()[0]
+            self.versions: dict[str, str]
+            self.versions, self.note, self.outcome = self._answers()[0]
         except BaseException:
             self.close()
             raise
@@ -152,14 +200,16 @@ class Running:
         self.close()
 
 
-def _serve(system: System, setting: str, rank: int, rendezvous: Path, pipe: Connection) -> None:
+def _serve(system: System, setting: str, checked: bool, rank: int, rendezvous: Path, pipe: Connection) -> None:
     try:
         if system.processes > 1:
             _join(system, rank, rendezvous)
         call = system.prepare(setting)
-        for _ in range(2):
-            call()
-        pipe.send({package: _version(package) for package in system.packages})
+        call()
+        outcome = call()
+        versions = {package: _version(package) for package in system.packages}
+        pipe.send((versions, getattr(call, "note", ""), outcome if checked else None))
+        del outcome
         while True:
             calls = pipe.recv()
             start = time.perf_counter()
@@ -184,7 +234,11 @@ def _join(system: System, rank: int, rendezvous: Path) -> None:
 
 
 def _version(package: str) -> str:
-    return str(importlib.import_module(package).__version__)
+    # Importing a package that only another process uses would count as this one's memory.
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return str(importlib.import_module(package).__version__)
 
 
 def _peak_memory() -> float:
@@ -196,7 +250,14 @@ def _peak_memory() -> float:
 
 
 def measure(
-    systems: Sequence[System], setting: str, *, rounds: int, round_seconds: float, say: Callable[[str], object]
+    question: Question,
+    systems: Sequence[System],
+    setting: str,
+    options: Options,
+    *,
+    rounds: int,
+    round_seconds: float,
+    say: Callable[[str], object],
 ) -> list[Timing]:
     """Times the systems against each other, turn by turn: A B C, A B C, …
 
@@ -205,17 +266,24 @@ def measure(
 
     Args:
         say: Told, in one line each, which systems could not be measured.
+
+    Raises:
+        Failed: The systems did not do the same work.
     """
+    if question.make:
+        _elsewhere(question.make, setting, options)
     with ExitStack() as stack:
         started: dict[System, Running] = {}
         calls: dict[System, int] = {}
         for system in systems:
             try:
-                running = stack.enter_context(Running(system, setting))
+                running = stack.enter_context(Running(system, setting, question.check is not None))
                 calls[system] = max(1, round(round_seconds / running.seconds(1)))
                 started[system] = running
             except Failed as error:
                 say(f"{system.name}: left out, {error}")
+        outcomes = {system.name: running.outcome for system, running in started.items()}
+        figures = question.check(setting, options, outcomes) if question.check else {}
         seconds: dict[System, list[float]] = {system: [] for system in started}
         for _ in range(rounds):
             for system, running in list(started.items()):
@@ -226,6 +294,21 @@ def measure(
                     say(f"{system.name}: left out, {error}")
                     del started[system]
         return [
-            Timing(system, tuple(seconds[system]), running.versions, running.memory)
+            Timing(
+                system,
+                tuple(seconds[system]),
+                running.versions,
+                running.memory,
+                running.note,
+                figures.get(system.name, {}),
+            )
             for system, running in started.items()
         ]
+
+
+def _elsewhere(make: Callable[[str, Options], None], setting: str, options: Options) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=make, args=(setting, options))
+    process.start()
+    process.join()
+    if process.exitcode:
+        raise Failed(f"{setting}: what it needs could not be made, as told above")

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.measure import Call, Question, System
+from benchmarks.measure import Call, Options, Question, System
 from benchmarks.shapes import SHAPES, Shape, training_flops
 from glassformer.train.config import load_config
 from glassformer.train.distributed import World
@@ -145,7 +145,8 @@ def hugging_face(setting: str, *, precision: str) -> Call:
     return call
 
 
-def _systems(threads: int) -> list[System]:
+def _systems(setting: str, options: Options) -> list[System]:
+    threads = options.threads
     layouts = ((1, threads), (threads, 1)) if threads > 1 else ((1, 1),)
     return [
         System(
@@ -165,7 +166,7 @@ def _systems(threads: int) -> list[System]:
     ]
 
 
-def _rates(setting: str) -> Mapping[str, float]:
+def _rates(setting: str, options: Options) -> Mapping[str, float]:
     shape = SHAPES[setting]
     return {"tokens": shape.tokens, "GFLOP": training_flops(shape) / 1e9}
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
+import random
 
 import pytest
 import torch
 
 from benchmarks import run
-from benchmarks.measure import System, Timing
+from benchmarks.measure import Failed, System, Timing
 from benchmarks.shapes import SHAPES, training_flops
 from benchmarks.train import one_batch
+from benchmarks.translate import check_tokens, same_tokens
 from glassformer.families import build
 from glassformer.models.describe import cost
 
@@ -20,7 +23,7 @@ FAKE = '''
 import os, time
 from functools import partial
 from pathlib import Path
-from benchmarks.measure import Question, System
+from benchmarks.measure import Failed, Noted, Question, System
 
 LOG = Path(__file__).with_suffix(".log")
 
@@ -29,7 +32,8 @@ def logged(setting, *, name, seconds):
         time.sleep(seconds)
         with LOG.open("a") as log:
             log.write(f"{name} {os.getpid()} {os.environ['OMP_NUM_THREADS']}\\n")
-    return call
+        return [name] * 2
+    return Noted(call, f"as {name} likes it") if name == "theirs" else call
 
 def absent(setting):
     import a_package_that_nobody_has
@@ -43,17 +47,30 @@ def fails_later(setting):
     calls = iter(range(4))
     return lambda: next(calls)
 
-def systems(threads):
+def systems(setting, options):
     system = lambda name, seconds, **more: System(name, partial(logged, name=name, seconds=seconds), **more)
     return [
-        system("ours", 0.001, threads=threads),
+        system("ours", 0.001, threads=options.threads),
         system("theirs", 0.05, threads=7, peer=True),
         System("absent", absent, peer=True),
         System("broken", broken, peer=True),
         System("fails later", fails_later),
+        system("snail", 0.01, slow=True),
     ]
 
-QUESTION = Question(("tiny", "huge"), ("tiny",), systems, lambda setting: {"things": 10.0})
+def make(setting, options):
+    if options.lines == 13:
+        raise SystemExit("thirteen is not to be had")
+    LOG.with_suffix(".made").write_text(f"{setting} {options.lines} {os.getpid()}")
+
+def check(setting, options, outcomes):
+    if options.model == "wrong":
+        raise Failed("ours and theirs differ")
+    return {name: {"said": "+".join(outcome)} for name, outcome in outcomes.items() if name != "fails later"}
+
+QUESTION = Question(
+    ("tiny", "huge"), ("tiny",), systems, lambda setting, options: {"things": 10.0 * options.lines}, make, check
+)
 '''
 
 
@@ -67,6 +84,7 @@ def fake(tmp_path, monkeypatch):
 def test_a_run_takes_turns_leaves_out_what_fails_and_writes_every_figure_down(fake, capsys):
     output = fake / "results" / "all.jsonl"
     arguments = ["fake_question", "--rounds", "3", "--round-seconds", "0", "--threads", "3", "--output", str(output)]
+    arguments += ["--lines", "7"]
     assert run.main(arguments) == 0
     printed = capsys.readouterr()
 
@@ -83,7 +101,12 @@ def test_a_run_takes_turns_leaves_out_what_fails_and_writes_every_figure_down(fa
     assert "broken: left out, ValueError: no such luck" in printed.err
     assert "fails later: left out, StopIteration" in printed.err
     assert "| ours | 1 × 3 |" in printed.out
-    assert "| theirs (peer) | 1 × 7 |" in printed.out
+    assert "| theirs (peer), as theirs likes it | 1 × 7 |" in printed.out
+    assert "| said |" in printed.out and "| theirs+theirs |" in printed.out
+
+    setting, lines, maker = (fake / "fake_question.made").read_text().split()
+    assert (setting, lines) == ("tiny", "7")
+    assert maker not in processes["ours"] | processes["theirs"] | {str(os.getpid())}
 
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [row["system"] for row in rows] == ["ours", "theirs"]
@@ -91,8 +114,41 @@ def test_a_run_takes_turns_leaves_out_what_fails_and_writes_every_figure_down(fa
         assert len(row["rounds"]) == 3
         assert row["seconds"] == sorted(row["rounds"])[1]
         assert 1 < row["peak_memory_mib"] < 1000
-        assert row["rates"]["things"] == pytest.approx(10.0 / row["seconds"])
+        assert row["rates"]["things"] == pytest.approx(70.0 / row["seconds"])
     assert rows[0]["ratio"] == pytest.approx(rows[1]["seconds"] / rows[0]["seconds"])
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["--lines", "13"], "tiny: not measured, tiny: what it needs could not be made, as told above"),
+        (["--model", "wrong"], "tiny: not measured, ours and theirs differ"),
+    ],
+)
+def test_what_cannot_be_made_or_differs_is_not_timed(fake, capsys, arguments, message):
+    assert run.main(["fake_question", "--rounds", "1", "--round-seconds", "0", *arguments]) == 1
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert "|" not in printed.out
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    "arguments, measured",
+    [
+        ([], {"ours", "theirs"}),
+        (["--all"], {"ours", "theirs", "snail"}),
+        (["--systems", "ours,snail"], {"ours", "snail"}),
+    ],
+)
+def test_a_slow_system_waits_until_it_is_asked_for(fake, capsys, arguments, measured):
+    output = fake / "results.jsonl"
+    arguments = ["fake_question", "--rounds", "1", "--round-seconds", "0", "--json", str(output), *arguments]
+    assert run.main(arguments) == 0
+    assert {json.loads(line)["system"] for line in output.read_text().splitlines()} - {"fails later"} == measured
+    capsys.readouterr()
+    run.main(["fake_question", "--list"])
+    assert "snail (with --all)" in capsys.readouterr().out
 
 
 def test_the_ratio_is_against_the_fastest_peer():
@@ -108,7 +164,7 @@ def test_the_ratio_is_against_the_fastest_peer():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["speed"], "question 'speed': cannot import speed; the questions are train, startup, gemm"),
+        (["speed"], "question 'speed': cannot import speed; the questions are translate, train, startup, gemm"),
         (["fake_question", "--setting", "big"], "--setting big: expected one of tiny, huge"),
         (["fake_question", "--systems", "us"], "--systems us: expected one of ours, theirs"),
         (["fake_question", "--rounds", "0"], "expected a whole number from 1 up"),
@@ -146,3 +202,44 @@ def test_our_step_trains_on_the_tokens_it_is_credited_with():
     before = [matrix.detach().clone() for matrix in matrices]
     trainer._step([rows])
     assert not any(torch.equal(a, b) for a, b in zip(before, matrices, strict=True))
+
+
+def test_agreement_counts_equal_tokens_in_equal_places():
+    rng = random.Random(5)
+    for _ in range(50):
+        reference = [rng.choices(range(1000), k=rng.randrange(1, 9)) for _ in range(rng.randrange(1, 6))]
+        assert same_tokens(reference, reference) == 1
+        total = sum(map(len, reference))
+        changed = [list(ids) for ids in reference]
+        row = rng.randrange(len(changed))
+        changed[row][rng.randrange(len(changed[row]))] = -1
+        assert same_tokens(changed, reference) == pytest.approx(1 - 1 / total)
+        longer = [[*ids, 7] for ids in reference]
+        assert same_tokens(longer, reference) == same_tokens(reference, longer)
+        assert same_tokens(longer, reference) == pytest.approx(total / (total + len(reference)))
+
+
+def test_float32_engines_must_agree_and_the_others_are_told():
+    right, wrong = [[5, 6, 7, 8]], [[5, 6, 7, 9]]
+    outcomes = {"ours int8": wrong, "ours fp32": right, "theirs float32 1x1": right}
+    figures = check_tokens(outcomes, equal=True)
+    assert [row["tokens as ours fp32"] for row in figures.values()] == ["75.00 %", "100.00 %", "100.00 %"]
+    with pytest.raises(Failed, match="only 75.0 % of the tokens of theirs float32 1x1 are those of ours fp32"):
+        check_tokens({**outcomes, "theirs float32 1x1": wrong}, equal=True)
+    check_tokens({**outcomes, "theirs float32 1x1": wrong}, equal=False)
+    assert check_tokens({"ours int8": wrong}, equal=True) == {"ours int8": {}}
+
+
+def test_our_engines_answer_the_question_of_translation(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    output = tmp_path / "results.jsonl"
+    arguments = ["translate", "--setting", "tiny-beam4-b2", "--rounds", "1", "--round-seconds", "0", "--threads", "1"]
+    systems = "glassformer int8,glassformer fp32,glassformer model fp32"
+    assert run.main([*arguments, "--systems", systems, "--output", str(output)]) == 0
+    rows = {row["system"]: row for row in map(json.loads, output.read_text().splitlines())}
+    assert set(rows) == set(systems.split(","))
+    assert rows["glassformer model fp32"]["figures"] == {"tokens as glassformer fp32": "100.00 %"}
+    for row in rows.values():
+        assert row["rates"]["target tokens"] == pytest.approx(20 * row["rates"]["sentences"])
+        assert row["rates"]["sentences"] == pytest.approx(2 / row["seconds"])
+    assert rows["glassformer int8"]["note"]
