@@ -26,6 +26,7 @@ COMMANDS = {
     "average": "Average checkpoints into one model.",
     "tokenizer": "Train, use, or inspect a tokenizer.",
     "data": "Count, clean, and split parallel text.",
+    "bench": "How fast a model runs here, and how near the machine's limit.",
     "show": "A model's tree: shapes, parameters, memory, FLOPs.",
     "list": "The families of models and their presets.",
 }
