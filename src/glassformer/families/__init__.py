@@ -11,11 +11,11 @@ from pydantic import ValidationError, validate_call
 
 from glassformer.config import ModelConfig, explain
 from glassformer.errors import UserError
-from glassformer.families import transformer
+from glassformer.families import bart, marian, t5, transformer
 from glassformer.families.family import Family, Preset
 from glassformer.models.build import build_model
 
-FAMILIES: tuple[Family, ...] = (transformer.FAMILY,)
+FAMILIES: tuple[Family, ...] = (transformer.FAMILY, t5.FAMILY, bart.FAMILY, marian.FAMILY)
 
 
 def presets() -> dict[str, tuple[Family, Preset]]:

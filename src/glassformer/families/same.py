@@ -1,0 +1,43 @@
+"""Whether another form of a configuration says the same model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from glassformer.config import ModelConfig
+from glassformer.errors import UserError
+
+# How a model was trained changes nothing that it says.
+_TRAINING = ("dropout", "init")
+
+
+def refuse_difference(wanted: ModelConfig, got: ModelConfig, form: str) -> None:
+    """Refuses a model that another form would turn into another one.
+
+    Args:
+        wanted: The model's configuration.
+        got: What is read back out of the other form.
+        form: Its name.
+
+    Raises:
+        UserError: With the first setting that differs.
+    """
+    if difference := _difference(wanted.to_dict(), got.to_dict(), ""):
+        raise UserError(f"{form} cannot represent this model: {difference}")
+
+
+def _difference(wanted: Any, got: Any, path: str) -> str:
+    if isinstance(wanted, dict) and isinstance(got, dict):
+        keys = [key for key in {**wanted, **got} if key not in _TRAINING]
+        pairs = [(wanted.get(key), got.get(key), f"{path}.{key}".strip(".")) for key in keys]
+    elif isinstance(wanted, list) and isinstance(got, list) and len(wanted) == len(got):
+        pairs = [(a, b, f"{path}.{index}") for index, (a, b) in enumerate(zip(wanted, got, strict=True))]
+    else:
+        return "" if wanted == got else f"its {path} is {_brief(wanted)}, where the format has {_brief(got)}"
+    return next(filter(None, (_difference(*pair) for pair in pairs)), "")
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, dict):
+        return str(value.get("type", "something"))
+    return "none" if value is None else f"{len(value)} of them" if isinstance(value, list) else str(value)
