@@ -41,6 +41,8 @@ def activation(kind, x):
         return x * 0.5 * (1.0 + math.erf(x / math.sqrt(2.0)))
     if kind == "gelu-tanh":
         return 0.5 * x * (1.0 + math.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+    if kind == "quick-gelu":
+        return x / (1.0 + math.exp(-1.702 * x))
     if kind == "silu":
         return x / (1.0 + math.exp(-x))
     raise ValueError(kind)

@@ -75,5 +75,5 @@ def _context(state: DecodeState, n_tokens: int) -> Context:
     if state.padding_B is not None:
         place_S = torch.arange(start + n_tokens, device=state.padding_B.device)
         mask_BS = place_S >= state.padding_B[:, None]
-        positions_BT = place_S[start:] - state.padding_B[:, None]
+        positions_BT = (place_S[start:] - state.padding_B[:, None]).clamp(min=0)
     return Context(start, mask_BS, positions_BT, memory_mask_BS=state.memory_mask_BS)

@@ -52,7 +52,7 @@ def attend(
     """
     n_queries, n_keys = q_BHTK.shape[-2], k_BGSK.shape[-2]
     explicit = recording() if explicit is None else explicit
-    if window is not None and n_keys > window:
+    if window is not None and max(n_queries, n_keys) > window:
         mask = masks.combine(mask, masks.window(n_queries, n_keys, window, q_BHTK.device))
     # A single query at the end may see every key, so decoding one token needs no causal mask.
     causal = causal and n_queries > 1

@@ -1,0 +1,132 @@
+"""Random small models of every shape, for the laws that all families obey."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from glassformer.config import ModelConfig
+
+VOCAB, D_MODEL, MAX_LEN = 11, 8, 40
+ACTIVATIONS = ["relu", "gelu", "gelu-tanh", "silu", "quick-gelu"]
+SCALINGS: list[dict[str, Any] | None] = [
+    None,
+    dict(type="linear", factor=3.0),
+    dict(type="llama3", factor=4.0, original_max_len=20),
+    dict(type="yarn", factor=4.0, original_max_len=100),
+    dict(
+        type="yarn", factor=2.0, original_max_len=9, attention_factor=0.7, truncate=False, beta_fast=1.5, beta_slow=0.1
+    ),
+]
+
+
+def norms() -> st.SearchStrategy[dict[str, Any]]:
+    eps = st.sampled_from([1e-6, 1e-2])
+    layer = st.fixed_dictionaries({"type": st.just("layer"), "eps": eps, "bias": st.booleans()})
+    return st.one_of(layer, st.fixed_dictionaries({"type": st.just("rms"), "eps": eps}))
+
+
+def ffns() -> st.SearchStrategy[dict[str, Any]]:
+    kinds = {"type": st.sampled_from(["mlp", "gated"]), "activation": st.sampled_from(ACTIVATIONS)}
+    return st.fixed_dictionaries({**kinds, "d_ff": st.just(6), "bias": st.booleans()})
+
+
+def rotaries() -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(
+        {
+            "base": st.sampled_from([10.0, 10000.0]),
+            "fraction": st.sampled_from([0.5, 1.0]),
+            "layout": st.sampled_from(["halves", "interleaved"]),
+            "scaling": st.sampled_from(SCALINGS),
+        }
+    )
+
+
+@st.composite
+def stacks(
+    draw: st.DrawFn, decoder: bool, cross: bool, bias: st.SearchStrategy[dict[str, Any] | None]
+) -> dict[str, Any]:
+    n_heads, n_kv_heads, d_head = draw(
+        st.sampled_from([(2, None, None), (2, 1, None), (4, 2, 4), (3, 3, 4), (6, 2, 4)])
+    )
+    shared = dict(n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=d_head)
+    order, rotary = draw(st.sampled_from(["pre", "post"])), draw(st.one_of(st.none(), rotaries()))
+
+    def attention(**more: Any) -> dict[str, Any]:
+        own = dict(bias=draw(st.booleans()), out_bias=draw(st.sampled_from([None, True, False])))
+        return dict(shared, **own, scale=draw(st.sampled_from([None, 1.0])), **more)
+
+    def block() -> dict[str, Any]:
+        ffn = draw(st.one_of(st.none(), ffns()))
+        return dict(
+            mixer=attention(causal=decoder, window=draw(st.sampled_from([None, None, 1, 3])), rotary=rotary),
+            cross=attention() if cross else None,
+            ffn=ffn,
+            norm=draw(norms()),
+            order=order,
+            parallel=bool(order == "pre" and ffn and not cross and draw(st.booleans())),
+        )
+
+    position = st.sampled_from(
+        [None, dict(type="learned", max_len=MAX_LEN), dict(type="learned", max_len=MAX_LEN, first=2)]
+    )
+    return dict(
+        position=draw(position),
+        bias=draw(bias),
+        input_norm=draw(st.one_of(st.none(), norms())),
+        blocks=[block() for _ in range(draw(st.integers(1, 2)))],
+        final_norm=draw(st.one_of(st.none(), norms())),
+    )
+
+
+ALIBI = st.sampled_from([None, None, {"type": "alibi"}])
+HEADS: list[dict[str, Any] | None] = [
+    None,
+    dict(type="masked-lm", activation="gelu", norm=dict(eps=1e-3)),
+    dict(type="masked-lm", activation="relu", norm=dict(type="rms"), bias=False),
+    dict(type="classifier", labels=["a", "b", "c"], hidden="tanh"),
+    dict(type="classifier", labels=["a", "b"], pool="mean", hidden="relu"),
+    dict(type="classifier", labels=["a", "b"], pool="last", bias=False),
+    dict(type="token-classifier", labels=["a", "b", "c"]),
+    dict(type="span"),
+    dict(type="pool"),
+    dict(type="pool", pool="first", normalise=False),
+]
+
+
+def _model(embed: dict[str, Any], **parts: Any) -> ModelConfig:
+    return ModelConfig.from_dict(dict(d_model=D_MODEL, embed=dict(vocab_size=VOCAB, **embed), **parts))
+
+
+@st.composite
+def decoders(draw: st.DrawFn) -> ModelConfig:
+    """GPT, LLaMA, Mistral, GPT-NeoX and whatever else the parts allow."""
+    head = dict(bias=draw(st.booleans()), scale=draw(st.booleans()))
+    stack = draw(stacks(decoder=True, cross=False, bias=ALIBI))
+    return _model(dict(scale=draw(st.booleans())), decoder=stack, head=head, tie=draw(st.booleans()))
+
+
+@st.composite
+def encoders(draw: st.DrawFn) -> ModelConfig:
+    """BERT, RoBERTa and whatever else the parts allow."""
+    embed = dict(scale=draw(st.booleans()), token_types=draw(st.sampled_from([0, 2])))
+    stack = draw(stacks(decoder=False, cross=False, bias=ALIBI))
+    return _model(embed, encoder=stack, head=draw(st.sampled_from(HEADS)), tie=draw(st.booleans()))
+
+
+@st.composite
+def relatives(draw: st.DrawFn) -> ModelConfig:
+    """T5 and whatever else the parts allow around learned biases."""
+
+    def bias(bidirectional: bool) -> st.SearchStrategy[dict[str, Any]]:
+        sizes = {"buckets": st.sampled_from([4, 8, 32]), "max_distance": st.sampled_from([9, 20])}
+        return st.fixed_dictionaries({"type": st.just("t5"), **sizes, "bidirectional": st.just(bidirectional)})
+
+    return _model(
+        dict(scale=draw(st.booleans())),
+        encoder=draw(stacks(decoder=False, cross=False, bias=bias(True))),
+        decoder=draw(stacks(decoder=True, cross=True, bias=bias(draw(st.booleans())))),
+        head=dict(bias=draw(st.booleans()), scale=draw(st.booleans())),
+        tie=draw(st.booleans()),
+    )
