@@ -288,13 +288,23 @@ class PoolConfig(Config):
     """Give it length 1."""
 
 
+class PoolerConfig(Config):
+    """Hidden states as they are, and beside them ``tanh(x W + b)`` of the first one (Devlin et al. 2019).
+
+    A trace shows it, and a classifier with ``hidden: tanh`` starts from its layer.
+    """
+
+    type: Literal["pooler"] = "pooler"
+
+
 AnyHeadConfig = Annotated[
     Annotated[HeadConfig, Tag("lm")]
     | Annotated[MaskedLMHeadConfig, Tag("masked-lm")]
     | Annotated[ClassifierConfig, Tag("classifier")]
     | Annotated[TokenClassifierConfig, Tag("token-classifier")]
     | Annotated[SpanConfig, Tag("span")]
-    | Annotated[PoolConfig, Tag("pool")],
+    | Annotated[PoolConfig, Tag("pool")]
+    | Annotated[PoolerConfig, Tag("pooler")],
     Discriminator(type_or("lm")),
 ]
 

@@ -172,6 +172,11 @@ def ignore(*theirs: str) -> Rule:
     return Rule((), theirs, Ignore())
 
 
+def both(ours: str, theirs: str, op: Op | tuple[Op, ...] = Copy()) -> list[Rule]:
+    """The rules of a weight and its bias."""
+    return [Rule(f"{ours}.{kind}", f"{theirs}.{kind}", op) for kind in ("weight", "bias")]
+
+
 def import_weights(
     rules: Sequence[Rule], theirs: Mapping[str, Tensor], expected: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:

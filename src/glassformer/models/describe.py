@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from glassformer.models.encoder import Encoder
-from glassformer.models.heads import Classifier
+from glassformer.models.heads import Classifier, Pooler
 from glassformer.nn.attention import CrossAttention, MultiHead
 from glassformer.nn.block import Residual
 from glassformer.nn.dropout import Dropout
@@ -152,7 +152,7 @@ def cost(model: nn.Module, context: int = 128) -> Cost:
     """
     flops = {"source": 0, "target": 0}
     cache = {"source": 0, "target": 0}
-    once = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, Classifier))
+    once = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, Classifier | Pooler))
     for name, module in model.named_modules():
         if name.startswith(once):
             continue

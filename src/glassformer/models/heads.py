@@ -12,6 +12,7 @@ from glassformer.config import (
     MaskedLMHeadConfig,
     ModelConfig,
     PoolConfig,
+    PoolerConfig,
     SpanConfig,
     TokenClassifierConfig,
 )
@@ -93,6 +94,19 @@ class Pool(nn.Module):
         return self.vector(F.normalize(x_BD, dim=-1) if self.config.normalise else x_BD)
 
 
+class Pooler(nn.Module):
+    """Passes hidden states on; ``pooled`` sees a layer and tanh over the first real token's."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_model)
+        self.pooled = Tap("B D")
+
+    def forward(self, x_BTD: Tensor, embedding: nn.Module, mask_BT: Tensor | None = None) -> Tensor:
+        self.pooled(self.dense(pool(x_BTD, mask_BT, "first")).tanh())
+        return x_BTD
+
+
 def build_head(config: ModelConfig) -> nn.Module | None:
     """The head that the configuration is of; each is called with hidden states, the embedding and the mask."""
     head, d_model = config.head, config.d_model
@@ -111,3 +125,5 @@ def build_head(config: ModelConfig) -> nn.Module | None:
             return TokenHead(d_model, 2)
         case PoolConfig():
             return Pool(head)
+        case PoolerConfig():
+            return Pooler(d_model)
