@@ -40,16 +40,21 @@ class Config(BaseModel):
         return self.model_dump(mode="json")
 
 
+UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")
+
+
 def explain(config: type[Config], error: ValidationError, where: str) -> str:
     """Says the first problem of a validation in one line."""
-    first = error.errors(include_url=False)[0]
+    errors = error.errors(include_url=False)
+    # A misspelt key is also a missing one, but the spelling is what to mend.
+    first = next((each for each in errors if each["type"] in UNKNOWN), errors[0])
     path, here = _resolve(config, first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    if first["type"] in UNKNOWN:
         near = difflib.get_close_matches(str(first["loc"][-1]), here, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(here)}" if here else ""
         return f"{where}: unknown key {path!r}{hint}{more}"
-    message = first["msg"].removeprefix("Value error, ")
+    message = first["msg"].removeprefix("Value error, ").replace("using tag()", "using 'type'")
     value = first.get("input")
     plain = isinstance(value, str | int | float | bool | None) and first["type"] != "missing"
     got = f", got {value!r}" if plain else ""
