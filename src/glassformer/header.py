@@ -45,6 +45,33 @@ class Translation:
 
 
 @dataclass(frozen=True)
+class Framing:
+    """What stands around a text as a model reads it, and around what it writes, in ids.
+
+    Attributes:
+        before: What a text, a source or a prompt, begins with, such as ``<s>`` or ``[CLS]``.
+        after: What a text or a source ends with, such as ``</s>`` or ``[SEP]``; a prompt ends with nothing.
+        start: What the target of an encoder–decoder begins with.
+        ends: Any of these ends what is written.
+        chat_template: Jinja template that makes one prompt of a conversation, as Hugging Face's tokenizers hold it.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}
+
+    before: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    start: int | None = None
+    ends: tuple[int, ...] = ()
+    chat_template: str | None = None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, kind: str) -> Framing:
+        """That of a model which says nothing: ``<s> … </s>``, but that an encoder–decoder's source has no ``<s>``."""
+        bos, eos = (() if index is None else (index,) for index in (tokenizer.bos_id, tokenizer.eos_id))
+        return cls(() if kind == "encoder-decoder" else bos, eos, tokenizer.bos_id, eos)
+
+
+@dataclass(frozen=True)
 class Header:
     """What of ``config.json`` is needed around a model.
 

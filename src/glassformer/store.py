@@ -19,8 +19,8 @@ from torch import Tensor
 
 from glassformer.config import Config, ModelConfig
 from glassformer.errors import UserError
-from glassformer.header import CONFIG, FORMAT_VERSION, WEIGHTS, Translation, read_config, read_tokenizer
-from glassformer.models.build import build_model
+from glassformer.header import CONFIG, FORMAT_VERSION, WEIGHTS, Framing, Translation, read_config, read_tokenizer
+from glassformer.models.build import build_model, model_of
 from glassformer.models.model import Model
 from glassformer.text.tokenizer import Tokenizer
 
@@ -29,12 +29,21 @@ FILES = {CONFIG, WEIGHTS, "tokenizer.json", "tokenizer.model"}
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model as it came from disk, a torch module: in eval mode, float32."""
+    """A model as it came from disk.
+
+    Attributes:
+        path: Where it was read.
+        model: A torch module in eval mode, float32; its weights may be memory-mapped.
+        tokenizer: Text to ids and back; None where the source has none.
+        translation: What it was trained for, if it translates.
+        framing: What stands around its texts; None where neither the source nor a tokenizer says.
+    """
 
     path: Path
     model: Any
-    tokenizer: Tokenizer
-    translation: Translation | None
+    tokenizer: Any
+    translation: Translation | None = None
+    framing: Framing | None = None
 
 
 class FileHeader(Config):
@@ -43,7 +52,8 @@ class FileHeader(Config):
     format_version: int
     model: ModelConfig
     translation: Translation | None = None
-    tokenizer_sha256: str
+    framing: Framing | None = None
+    tokenizer_sha256: str | None = None
 
 
 @contextmanager
@@ -105,14 +115,14 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+def save_tensors(tensors: Mapping[str, Tensor], file: Path, metadata: dict[str, str] | None = None) -> None:
     """Writes a safetensors file.
 
     Raises:
         OSError: With the system's number, such as that of a full disk, which safetensors hides in a type of its own.
     """
     try:
-        save_file(dict(tensors), file)
+        save_file(dict(tensors), file, metadata)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
@@ -123,26 +133,31 @@ def save_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
 def write_model(
     directory: Path,
     model: Model,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     translation: Translation | None,
     dtype: torch.dtype = torch.float32,
+    framing: Framing | None = None,
 ) -> None:
     """Writes a MODEL's files into an existing directory; ``save_model`` does it atomically."""
     header = FileHeader(
         format_version=FORMAT_VERSION,
         model=model.config,
         translation=translation,
-        tokenizer_sha256=tokenizer.hash,
+        framing=framing,
+        tokenizer_sha256=tokenizer.hash if tokenizer else None,
     )
     weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
     write_files(directory, header, weights, tokenizer)
 
 
-def write_files(directory: Path, header: FileHeader, weights: Mapping[str, Tensor], tokenizer: Tokenizer) -> None:
+def write_files(
+    directory: Path, header: FileHeader, weights: Mapping[str, Tensor], tokenizer: Tokenizer | None
+) -> None:
     """Writes a MODEL's files from their contents."""
     (directory / CONFIG).write_text(json.dumps(header.to_dict(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     save_tensors(weights, directory / WEIGHTS)
-    tokenizer.save(directory)
+    if tokenizer is not None:
+        tokenizer.save(directory)
 
 
 @contextmanager
@@ -165,24 +180,27 @@ def model_directory(path: Path) -> Iterator[Path]:
 def save_model(
     directory: str | os.PathLike[str],
     model: Model,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     translation: Translation | None = None,
     dtype: torch.dtype = torch.float32,
+    framing: Framing | None = None,
 ) -> None:
     """Saves a model so that ``load_model`` finds it whole, or finds what was there before.
 
     Args:
         directory: Where; a MODEL that is there is replaced.
         model: A tied matrix is stored once.
-        tokenizer: Its hash goes into the config, so that another vocabulary of the same size is caught.
+        tokenizer: Its hash goes into the config, so that another vocabulary of the same size is caught; None for a
+            model that reads images, or ids alone.
         translation: What the model was trained for, if it translates.
         dtype: How weights are stored; they come back as float32.
+        framing: What stands around its texts; None is `Framing.of` the tokenizer.
 
     Raises:
         UserError: When the directory holds anything but a MODEL.
     """
     with model_directory(Path(directory)) as scratch:
-        write_model(scratch, model, tokenizer, translation, dtype)
+        write_model(scratch, model, tokenizer, translation, dtype, framing)
 
 
 def load_model(directory: str | os.PathLike[str]) -> Loaded:
@@ -194,14 +212,17 @@ def load_model(directory: str | os.PathLike[str]) -> Loaded:
     """
     path = Path(directory)
     header = read_header(path)
-    tokenizer = read_tokenizer(path, header.tokenizer_sha256)
-    model = build_model(header.model, initialise=False)
-    expected = model.state_dict()
-    weights = read_weights(path, expected)
-    with torch.no_grad():
-        for name, tensor in expected.items():
-            tensor.copy_(weights[name])
-    return Loaded(path, model.eval().requires_grad_(False), tokenizer, header.translation)
+    tokenizer = None if header.tokenizer_sha256 is None else read_tokenizer(path, header.tokenizer_sha256)
+    expected = build_model(header.model, "meta", initialise=False).state_dict()
+    framing = header.framing or (Framing.of(tokenizer, header.model.kind) if tokenizer else None)
+    model = float_model(header.model, read_weights(path, expected))
+    return Loaded(path, model, tokenizer, header.translation, framing)
+
+
+def float_model(config: ModelConfig, weights: Mapping[str, Tensor]) -> Any:
+    """A model in eval mode around weights, which are used as they are where they are float32."""
+    floats = {name: tensor.float() for name, tensor in weights.items()}
+    return model_of(config, floats).eval().requires_grad_(False)
 
 
 def read_header(path: Path) -> FileHeader:

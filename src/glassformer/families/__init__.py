@@ -11,11 +11,41 @@ from pydantic import ValidationError, validate_call
 
 from glassformer.config import ModelConfig, explain
 from glassformer.errors import UserError
-from glassformer.families import bart, marian, t5, transformer
+from glassformer.families import (
+    bart,
+    bert,
+    distilbert,
+    gpt2,
+    gpt3,
+    llama,
+    marian,
+    mistral,
+    neox,
+    qwen2,
+    roberta,
+    t5,
+    transformer,
+    vit,
+)
 from glassformer.families.family import Family, Preset
 from glassformer.models.build import build_model
 
-FAMILIES: tuple[Family, ...] = (transformer.FAMILY, t5.FAMILY, bart.FAMILY, marian.FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    transformer.FAMILY,
+    t5.FAMILY,
+    bart.FAMILY,
+    marian.FAMILY,
+    gpt2.FAMILY,
+    gpt3.FAMILY,
+    llama.FAMILY,
+    mistral.FAMILY,
+    qwen2.FAMILY,
+    neox.FAMILY,
+    bert.FAMILY,
+    roberta.FAMILY,
+    distilbert.FAMILY,
+    vit.FAMILY,
+)
 
 
 def presets() -> dict[str, tuple[Family, Preset]]:

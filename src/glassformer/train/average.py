@@ -37,7 +37,7 @@ def average(checkpoints: Sequence[str | os.PathLike[str]], output: str | os.Path
             if getattr(other, what) != getattr(header, what):
                 name = {"model": "config", "tokenizer_sha256": "tokenizer"}.get(what, what)
                 raise UserError(f"{paths[0]} and {path} differ in their {name}; average checkpoints of one run")
-    tokenizer = read_tokenizer(paths[0], header.tokenizer_sha256)
+    tokenizer = read_tokenizer(paths[0], header.tokenizer_sha256) if header.tokenizer_sha256 else None
     expected = build_model(header.model, device="meta", initialise=False).state_dict()
     dtypes: dict[str, torch.dtype] = {}
     sums: dict[str, Tensor] = {}
