@@ -79,6 +79,8 @@ class CountedNative:
 
 
 class FakeState:
+    logits_NV = None
+
     def __init__(self, module, state) -> None:
         self.module, self.state = module, state
 
@@ -213,18 +215,17 @@ def test_an_engine_that_is_not_there_is_named_only_to_who_asked_for_it(model, mo
         raise Unavailable("no kernels for this processor")
 
     monkeypatch.setattr(api, "open_native", unavailable)
-    assert load(model).engine.name == load(model, engine="model").engine.name == "model"
+    assert [load(model, engine=name).engine.name for name in ("auto", "torch", "model")] == ["torch", "torch", "model"]
     assert not caplog.records
     with pytest.raises(UserError, match="^--engine native: no kernels for this processor$"):
         load(model, engine="native")
-    with pytest.raises(UserError, match="^--precision int8: only the native engine.*no kernels for this processor"):
-        load(model, precision="int8")
-    with pytest.raises(UserError, match="^--precision int8: only the native engine.*--engine model"):
+    with pytest.raises(UserError, match="^--precision int8: only the engines native and torch.*--engine model"):
         load(model, precision="int8", engine="model")
     for options, message in (
-        ({"engine": "naive"}, "--engine naive: .*auto, native, model"),
+        ({"engine": "naive"}, "--engine naive: .*auto, native, torch, model"),
         ({"threads": 0}, "--threads 0"),
         ({"engine": "native", "device": "meta"}, "--engine native: .*CPU"),
+        ({"engine": "torch", "device": "meta"}, "--engine torch: .*CPU"),
     ):
         with pytest.raises(UserError, match=message):
             load(model, **options)

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 class NativeState:
     """A `DecodeState` over the native engine's."""
 
-    logits_BV: Tensor | None = None
-
     def __init__(self, state: DecodeState) -> None:
         self.native = state
+        self.logits_BV = None if state.logits_NV is None else torch.from_numpy(state.logits_NV)
 
     @property
     def length(self) -> int:

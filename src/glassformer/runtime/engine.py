@@ -38,12 +38,15 @@ class Found(NamedTuple):
 
 
 class NativeModel:
-    """An encoder–decoder in a packed file. Safe to use from several threads at once: nothing in it changes.
+    """A model in a packed file: an encoder–decoder, a decoder, or an encoder.
+
+    Safe to use from several threads at once: nothing in it changes.
 
     Attributes:
         precision: "int8", "bf16" or "fp32".
         kernels: the instruction set that it runs with.
         threads: what one call may use.
+        prompted: it is a decoder alone, whose sources are prompts: a target goes on from one, and shares its positions.
         source_limit, target_limit: longest sequences; None where positions have no end.
     """
 
@@ -57,8 +60,9 @@ class NativeModel:
         self.kernels, self.threads = kernels, threads
         self.model = native.Model()
         self._fill(self.model, header["model"])
-        limits = self.model.encoder.max_len or None, self.model.decoder.max_len or None
-        self.source_limit, self.target_limit = limits
+        self.prompted = not self.model.encoder.n_layers
+        first = self.model.decoder if self.prompted else self.model.encoder
+        self.source_limit, self.target_limit = first.max_len or None, self.model.decoder.max_len or None
 
     @classmethod
     def open(cls, file: str | os.PathLike[str], threads: int | None = None, kernels: str | None = None) -> NativeModel:
@@ -122,8 +126,10 @@ class NativeModel:
             raise ValueError(f"{len(sources)} sources, {len(prefixes)} prefixes, {len(limits)} limits")
         if not 1 <= n_best <= beam_size:
             raise ValueError(f"n_best {n_best} of a beam of {beam_size}: must be from 1 to that")
-        if not all(1 <= limit <= (self.target_limit or limit) for limit in limits):
-            raise ValueError(f"limits {list(limits)}: must be from 1 to the model's {self.target_limit}")
+        used = map(len, sources) if self.prompted else [0] * len(sources)
+        if not all(1 <= limit <= (self.target_limit or limit + n) - n for n, limit in zip(used, limits, strict=True)):
+            less = ", less the prompt's length" if self.prompted else ""
+            raise ValueError(f"limits {list(limits)}: must be from 1 to the model's {self.target_limit}{less}")
         if no_repeat_ngram < 0 or not all(banned_phrases):
             raise ValueError("no_repeat_ngram must be 0 or more, and a banned phrase one token or more")
         self._check_sources(sources)
@@ -168,7 +174,7 @@ class NativeModel:
         return [list(of_one[0].token_logprobs[: len(t)]) for of_one, t in zip(found, targets, strict=True)]
 
     def start(self, sources: Sequence[Sequence[int]]) -> DecodeState:
-        """Encodes the sources and returns a state of as many rows, for a decoding step by step.
+        """Encodes the sources, or reads the prompts, and returns a state of as many rows for a decoding step by step.
 
         Raises:
             ValueError, MemoryError: as `search`.
@@ -182,12 +188,39 @@ class NativeModel:
                 self.model, self.kernels.encode(), ids, lengths, len(sources), self.threads, ctypes.byref(handle)
             )
         )
-        return DecodeState(self, handle, len(sources))
+        return DecodeState(self, handle, sources)
+
+    def encode(self, sources: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """The hidden states of an encoder alone: for each source float32 (S, D).
+
+        Raises:
+            ValueError, MemoryError: as `search`.
+        """
+        import numpy as np
+
+        self._check_sources(sources)
+        lengths = [len(ids) for ids in sources]
+        hidden_SD = np.empty((sum(lengths), self.model.width), np.float32)
+        self._check(
+            self._library.gf_encode(
+                self.model,
+                self.kernels.encode(),
+                _ints(chain.from_iterable(sources)),
+                _ints(lengths),
+                len(lengths),
+                self.threads,
+                hidden_SD.ctypes.data,
+            )
+        )
+        hidden_SD = hidden_SD[:, : self.model.d]
+        return np.split(hidden_SD, np.cumsum(lengths)[:-1]) if lengths else []
 
     def _check_sources(self, sources: Sequence[Sequence[int]]) -> None:
         longest = max(map(len, sources), default=0)
         if longest > (self.source_limit or longest):
             raise ValueError(f"a source of {longest} tokens is beyond the model's {self.source_limit}")
+        if self.prompted and not all(map(len, sources)):
+            raise ValueError("an empty prompt: start with the token that begins a text")
         _check_ids(sources, self.model.source_vocab, "source")
 
     def _check(self, status: int) -> None:
@@ -221,11 +254,17 @@ class DecodeState:
     Attributes:
         length: target positions read so far.
         rows: hypotheses.
+        logits_NV: what follows each prompt, of a decoder alone; None otherwise.
     """
 
-    def __init__(self, model: NativeModel, handle: Any, rows: int) -> None:
+    def __init__(self, model: NativeModel, handle: Any, sources: Sequence[Sequence[int]]) -> None:
         self._model, self._handle = model, handle
-        self.rows, self.length = rows, 0
+        self.rows, self.length = len(sources), 0
+        self._longest = max(map(len, sources), default=0) if model.prompted else 0
+        self.logits_NV: np.ndarray | None = None
+        if model.prompted:
+            ids, counts = _ints(chain.from_iterable(sources)), _ints(map(len, sources))
+            self.logits_NV = self._read(ids, counts, self.rows, last_only=True)
 
     def step(self, tokens_NT: np.ndarray, *, last_only: bool = True) -> np.ndarray:
         """Reads the next tokens of every row.
@@ -238,23 +277,28 @@ class DecodeState:
         """
         import numpy as np
 
-        tokens_TN = np.ascontiguousarray(np.asarray(tokens_NT, np.int32).T)
-        if tokens_TN.shape[1] != self.rows:
-            raise ValueError(f"{tokens_TN.shape[1]} tokens for {self.rows} rows")
-        if tokens_TN.size and not 0 <= tokens_TN.min() <= tokens_TN.max() < self._model.model.target_vocab:
+        tokens_NT = np.ascontiguousarray(tokens_NT, np.int32)
+        rows, count = tokens_NT.shape
+        if rows != self.rows or not count:
+            raise ValueError(f"{rows} tokens for {self.rows} rows" if count else "no tokens to read")
+        if tokens_NT.size and not 0 <= tokens_NT.min() <= tokens_NT.max() < self._model.model.target_vocab:
             raise ValueError(f"a target id is not from 0 to {self._model.model.target_vocab - 1}")
-        limit = self._model.target_limit
-        if limit is not None and self.length + len(tokens_TN) > limit:
-            raise ValueError(f"target position {self.length + len(tokens_TN)} is beyond the model's {limit}")
+        end, limit = self._longest + self.length + count, self._model.target_limit
+        if limit is not None and end > limit:
+            raise ValueError(f"target position {end} is beyond the model's {limit}")
+        read = rows if last_only else rows * count
+        logits = self._read(tokens_NT.ctypes.data_as(native.Ints), _ints([count] * rows), read, last_only=last_only)
+        self.length += count
+        return logits if last_only else logits.reshape(rows, count, -1)
+
+    def _read(self, tokens: Any, counts: Any, answers: int, *, last_only: bool) -> np.ndarray:
+        import numpy as np
+
         model = self._model.model
-        every = []
-        for tokens_N in tokens_TN:
-            logits_NV = np.empty((self.rows, model.output.n), np.float32)
-            pointer = tokens_N.ctypes.data_as(native.Ints)
-            self._model._check(self._model._library.gf_step(self._handle, pointer, logits_NV.ctypes.data))
-            self.length += 1
-            every.append(logits_NV[:, : model.target_vocab])
-        return every[-1] if last_only else np.stack(every, 1)
+        logits = np.empty((answers, model.output.n), np.float32)
+        status = self._model._library.gf_step(self._handle, tokens, counts, last_only, logits.ctypes.data)
+        self._model._check(status)
+        return logits[:, : model.target_vocab]
 
     def select(self, index_N: Sequence[int]) -> None:
         """Makes row i the old row `index_N[i]`."""
@@ -272,7 +316,7 @@ class DecodeState:
         """
         if not 0 <= length <= self.length:
             raise ValueError(f"cannot truncate {self.length} positions to {length}")
-        self._model._check(self._model._library.gf_truncate(self._handle, length))
+        self._model._check(self._model._library.gf_truncate(self._handle, self.length - length))
         self.length = length
 
     def __del__(self) -> None:

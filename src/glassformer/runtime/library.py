@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ABI_VERSION = 2
+ABI_VERSION = 3
 FILE = Path(__file__).parent / "native" / ("glassformer_native" + (".dll" if sys.platform == "win32" else ".so"))
 
 Pointer = ctypes.c_void_p
@@ -29,14 +29,24 @@ def _struct(name: str, **fields: type) -> type[ctypes.Structure]:
 Linear = _struct(
     "Linear", weight=Pointer, scale=Pointer, bias=Pointer, row_sums=Pointer, n=Int, k=Int, type=Int, unused=Int
 )
-Norm = _struct("Norm", gain=Pointer, bias=Pointer, eps=ctypes.c_float, unused=Int)
+Norm = _struct("Norm", gain=Pointer, bias=Pointer, eps=ctypes.c_float, rms=Int)
 Layer = _struct(
     "Layer",
     **dict.fromkeys(("mixer_norm", "cross_norm", "ffn_norm"), Norm),
     **dict.fromkeys(("qkv", "out", "cross_q", "cross_kv", "cross_out", "up", "down"), Linear),
-    **dict.fromkeys(("heads", "head_size", "cross_heads", "cross_head_size", "activation", "pre"), Int),
+    **dict.fromkeys(("heads", "kv_heads", "head_size", "cross_heads", "cross_head_size"), Int),
+    **dict.fromkeys(("window", "activation", "gated", "pre", "parallel"), Int),
 )
-Stack = _struct("Stack", layers=ctypes.POINTER(Layer), positions=Pointer, final_norm=Norm, n_layers=Int, max_len=Int)
+Stack = _struct(
+    "Stack",
+    layers=ctypes.POINTER(Layer),
+    positions=Pointer,
+    frequencies=Pointer,
+    input_norm=Norm,
+    final_norm=Norm,
+    sharpness=ctypes.c_float,
+    **dict.fromkeys(("turned", "n_layers", "max_len"), Int),
+)
 Model = _struct(
     "Model",
     encoder=Stack,
@@ -81,7 +91,8 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "gf_search": ([*_ON_MODEL, ctypes.POINTER(SearchRequest), ctypes.POINTER(SearchResult)], Int),
     "gf_free_result": ([ctypes.POINTER(SearchResult)], None),
     "gf_start": ([*_ON_MODEL, Ints, Ints, Int, Int, ctypes.POINTER(Pointer)], Int),
-    "gf_step": ([Pointer, Ints, Pointer], Int),
+    "gf_step": ([Pointer, Ints, Ints, Int, Pointer], Int),
+    "gf_encode": ([*_ON_MODEL, Ints, Ints, Int, Int, Pointer], Int),
     "gf_select": ([Pointer, Ints, Int], Int),
     "gf_truncate": ([Pointer, Int], Int),
     "gf_free": ([Pointer], None),

@@ -16,12 +16,17 @@ from glassformer.config import (
     BlockConfig,
     Config,
     EmbedConfig,
+    GatedMLPConfig,
     HeadConfig,
     LayerNormConfig,
     LearnedPositionConfig,
+    LinearScaling,
+    Llama3Scaling,
     MLPConfig,
     ModelConfig,
     NormConfig,
+    RMSNormConfig,
+    RotaryConfig,
     SinusoidalConfig,
     StackConfig,
 )
@@ -64,24 +69,16 @@ class Packer:
     def _model(self) -> dict[str, Any]:
         config = self.config
         known_throughout(config)
-        assert isinstance(config.embed, EmbedConfig) and isinstance(config.head, HeadConfig)
-        assert config.encoder is not None and config.decoder is not None
+        assert isinstance(config.embed, EmbedConfig)
         target = config.target_embed or config.embed
         d, vocab = config.d_model, config.target_vocab_size
         source_embed = self._linear("embed", config.embed.vocab_size, d, False)
         target_embed = self._linear("target_embed", vocab, d, False) if config.target_embed else source_embed
-        if not config.tie:
-            output = self._linear("head", vocab, d, config.head.bias)
-        elif config.head.bias:
-            output = {**target_embed, "bias": self._array(_padded(self._take("head.bias", vocab), PANEL))}
-        else:
-            output = target_embed
         return {
-            "encoder": self._stack("encoder", config.encoder),
-            "decoder": self._stack("decoder", config.decoder),
+            **{name: self._stack(name, stack) for name, stack in config.stacks},
             "source_embed": source_embed,
             "target_embed": target_embed,
-            "output": output,
+            "output": self._output(target_embed) if config.decoder else {},
             "source_factor": self._factor(config.embed),
             "target_factor": self._factor(target),
             "d": d,
@@ -89,6 +86,15 @@ class Packer:
             "source_vocab": config.embed.vocab_size,
             "target_vocab": vocab,
         }
+
+    def _output(self, target_embed: dict[str, Any]) -> dict[str, Any]:
+        config, d, vocab = self.config, self.config.d_model, self.config.target_vocab_size
+        assert isinstance(config.head, HeadConfig)
+        if not config.tie:
+            return self._linear("head", vocab, d, config.head.bias)
+        if not config.head.bias:
+            return target_embed
+        return {**target_embed, "bias": self._array(_padded(self._take("head.bias", vocab), PANEL))}
 
     def _factor(self, embed: EmbedConfig) -> float:
         return math.sqrt(self.config.d_model) if embed.scale else 1.0
@@ -102,29 +108,42 @@ class Packer:
             positions = self._sinusoids[position]
         elif position is not None:
             _known(position, LearnedPositionConfig)
-            table = self._take(f"{name}.position.weight", position.max_len, self.config.d_model)
+            table = self._take(f"{name}.position.weight", position.first + position.max_len, self.config.d_model)
+            table = table[position.first :]
+            if isinstance(self.config.embed, EmbedConfig) and self.config.embed.token_types:
+                # Every token is of the first segment: its row goes with the positions.
+                segments = self._take("embed.token_types", self.config.embed.token_types, self.config.d_model)
+                table = table + segments[0]
             positions = self._array(_padded(table, PANEL))
-        return {
+        stack: dict[str, Any] = {
             "layers": [self._layer(f"{name}.layers.{i}", block) for i, block in enumerate(config.blocks)],
             "positions": positions,
+            "input_norm": self._norm(f"{name}.input_norm", config.input_norm),
             "final_norm": self._norm(f"{name}.final_norm", config.final_norm),
             "n_layers": len(config.blocks),
             "max_len": position.max_len if position is not None else 0,
         }
+        if rotary := config.blocks[0].mixer.rotary:
+            frequencies, sharpness = angles(rotary, config.blocks[0].mixer.head_size(self.config.d_model))
+            stack |= {"frequencies": self._array(frequencies), "sharpness": sharpness, "turned": 2 * len(frequencies)}
+        return stack
 
     def _layer(self, name: str, block: BlockConfig) -> dict[str, Any]:
         _known(block.mixer, AttentionConfig)
-        d, (heads, size) = self.config.d_model, self._heads(block.mixer)
+        d, heads, size = self.config.d_model, block.mixer.n_heads, block.mixer.head_size(self.config.d_model)
         layer: dict[str, Any] = {
             "mixer_norm": self._norm(f"{name}.mixer_residual.norm", block.norm),
             "qkv": self._projections(f"{name}.mixer", ("query", "key", "value"), block.mixer),
             "out": self._out(f"{name}.mixer", block.mixer),
             "heads": heads,
+            "kv_heads": block.mixer.n_kv_heads or heads,
             "head_size": _up(size),
+            "window": block.mixer.window or 0,
             "pre": int(block.order == "pre"),
+            "parallel": int(block.parallel),
         }
         if block.cross is not None:
-            heads, size = self._heads(block.cross)
+            heads, size = block.cross.n_heads, block.cross.head_size(self.config.d_model)
             layer |= {
                 "cross_norm": self._norm(f"{name}.cross_residual.norm", block.norm),
                 "cross_q": self._projections(f"{name}.cross", ("query",), block.cross),
@@ -134,38 +153,50 @@ class Packer:
                 "cross_head_size": _up(size),
             }
         if block.ffn is not None:
-            _known(block.ffn, MLPConfig)
+            gated = isinstance(block.ffn, GatedMLPConfig)
+            _known(block.ffn, GatedMLPConfig if gated else MLPConfig)
             d_ff, bias = block.ffn.d_ff, block.ffn.bias
+            parts = ("gate", "up") if gated else ("up",)
             layer |= {
                 "ffn_norm": self._norm(f"{name}.ffn_residual.norm", block.norm),
-                "up": self._linear(f"{name}.ffn.up", d_ff, d, bias),
+                "up": self._stacked([self._both(f"{name}.ffn.{part}", d_ff, d, bias) for part in parts]),
                 "down": self._linear(f"{name}.ffn.down", d, d_ff, bias),
                 "activation": ACTIVATIONS[block.ffn.activation],
+                "gated": int(gated),
             }
         return layer
 
-    def _heads(self, config: AttentionConfig) -> tuple[int, int]:
-        return config.n_heads, config.d_head or self.config.d_model // config.n_heads
-
     def _projections(self, name: str, parts: tuple[str, ...], config: AttentionConfig) -> dict[str, Any]:
-        """Projections into heads, one under the other; queries are divided by √K here, once for all."""
-        heads, size = self._heads(config)
-        matrices, biases = [], []
+        """Projections into heads, one under the other; queries are scaled here, once for all."""
+        size = config.head_size(self.config.d_model)
+        scale = config.scale or 1 / math.sqrt(size)
+        matrices = []
         for part in parts:
-            factor = np.float32(1 / math.sqrt(size) if part == "query" else 1)
-            weight = self._take(f"{name}.{part}.weight", heads * size, self.config.d_model)
-            bias = self._take(f"{name}.{part}.bias", len(weight)) if config.bias else np.zeros(len(weight), np.float32)
-            matrices.append(_pad_heads(weight * factor, heads, size))
-            biases.append(_pad_heads(bias * factor, heads, size))
-        return self._matrix(np.concatenate(matrices), np.concatenate(biases))
+            heads = config.n_heads if part == "query" else config.n_kv_heads or config.n_heads
+            factor = np.float32(scale if part == "query" else 1)
+            weight, bias = self._both(f"{name}.{part}", heads * size, self.config.d_model, config.bias)
+            if config.rotary and part != "value":
+                order = _halves(config.rotary, heads, size)
+                weight, bias = weight[order], bias[order]
+            matrices.append((_pad_heads(weight * factor, heads, size), _pad_heads(bias * factor, heads, size)))
+        return self._stacked(matrices)
 
     def _out(self, name: str, config: AttentionConfig) -> dict[str, Any]:
-        d, (heads, size) = self.config.d_model, self._heads(config)
-        weight = _pad_heads(self._take(f"{name}.out.weight", d, heads * size).T, heads, size).T
-        return self._matrix(weight, self._take(f"{name}.out.bias", d) if config.bias else None)
+        heads, size = config.n_heads, config.head_size(self.config.d_model)
+        bias = config.bias if config.out_bias is None else config.out_bias
+        weight, bias_D = self._both(f"{name}.out", self.config.d_model, heads * size, bias)
+        return self._matrix(_pad_heads(weight.T, heads, size).T, bias_D)
+
+    def _stacked(self, parts: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+        """Matrices and biases one under the other, each padded by itself, as one `Linear`."""
+        weights = np.concatenate([_padded(weight, PANEL, 1) for weight, _ in parts])
+        return self._matrix(weights, np.concatenate([_padded(bias, PANEL) for _, bias in parts]))
+
+    def _both(self, name: str, n: int, k: int, bias: bool) -> tuple[np.ndarray, np.ndarray]:
+        return self._take(f"{name}.weight", n, k), self._take(f"{name}.bias", n) if bias else np.zeros(n, np.float32)
 
     def _linear(self, name: str, n: int, k: int, bias: bool) -> dict[str, Any]:
-        return self._matrix(self._take(f"{name}.weight", n, k), self._take(f"{name}.bias", n) if bias else None)
+        return self._matrix(*self._both(name, n, k, bias))
 
     def _take(self, name: str, *shape: int) -> np.ndarray:
         """One of the MODEL's arrays; the kernels believe what the configuration says of its shape."""
@@ -178,10 +209,8 @@ class Packer:
             raise UserError(f"{name}: holds NaN or infinity, so the model cannot be packed; train it again")
         return array
 
-    def _matrix(self, weight: np.ndarray, bias: np.ndarray | None) -> dict[str, Any]:
+    def _matrix(self, weight: np.ndarray, bias: np.ndarray) -> dict[str, Any]:
         """A matrix [n, k] and its bias, as a `Linear`."""
-        if bias is None:
-            bias = np.zeros(len(weight), np.float32)
         weight, bias = _padded(weight, PANEL, PANEL), _padded(bias, PANEL)
         n, k = weight.shape
         linear: dict[str, Any] = {"n": n, "k": k, "type": TYPES[self.precision], "bias": self._array(bias)}
@@ -199,19 +228,19 @@ class Packer:
     def _norm(self, name: str, config: NormConfig | None) -> dict[str, Any]:
         if config is None:
             return {"eps": 0.0}
-        _known(config, LayerNormConfig)
-        assert isinstance(config, LayerNormConfig)
+        rms = isinstance(config, RMSNormConfig)
+        _known(config, RMSNormConfig if rms else LayerNormConfig)
         gain = self._take(f"{name}.weight", self.config.d_model)
-        bias = self._take(f"{name}.bias", len(gain)) if config.bias else np.zeros_like(gain)
+        biased = isinstance(config, LayerNormConfig) and config.bias
+        bias = self._take(f"{name}.bias", len(gain)) if biased else np.zeros_like(gain)
         return {
             "gain": self._array(_padded(gain, PANEL)),
             "bias": self._array(_padded(bias, PANEL)),
             "eps": config.eps,
+            "rms": int(rms),
         }
 
     def _array(self, array: np.ndarray) -> dict[str, int]:
-        if array.dtype == np.float64:
-            array = array.astype(np.float32)
         at = self.size
         self.blobs.append((at, array))
         self.size += -(-array.nbytes // packed_format.ALIGNMENT) * packed_format.ALIGNMENT
@@ -226,6 +255,31 @@ def sinusoids(config: SinusoidalConfig, d_model: int) -> np.ndarray:
     if config.layout == "interleaved":
         return np.stack(pairs, axis=-1).reshape(config.max_len, d_model)
     return np.concatenate(pairs, axis=-1)
+
+
+def angles(config: RotaryConfig, size: int) -> tuple[np.ndarray, float]:
+    """The angle a position of each pair of features, float64, and what `glassformer.nn.rotary` multiplies by."""
+    turned, scaling = int(config.fraction * size), config.scaling
+    frequencies = config.base ** (-np.arange(0, turned, 2, dtype=np.float64) / turned)
+    if isinstance(scaling, LinearScaling):
+        frequencies /= scaling.factor
+    elif isinstance(scaling, Llama3Scaling):
+        turns = scaling.original_max_len * frequencies / (2 * math.pi)
+        low, high = scaling.low_freq_factor, scaling.high_freq_factor
+        kept = np.clip((turns - low) / (high - low), 0, 1)
+        frequencies = kept * frequencies + (1 - kept) * frequencies / scaling.factor
+    elif scaling is not None:
+        raise EngineUnavailable(f"it does not know the scaling {scaling.type}")
+    return frequencies, 1.0
+
+
+def _halves(config: RotaryConfig, heads: int, size: int) -> np.ndarray:
+    """The order of rows in which the features of a pair stand half of what turns apart, whatever their own layout."""
+    order = np.arange(size)
+    if config.layout == "interleaved":
+        turned = int(config.fraction * size)
+        order[:turned] = np.concatenate([order[0:turned:2], order[1:turned:2]])
+    return (np.arange(heads)[:, None] * size + order).reshape(-1)
 
 
 def quantise(weight_NK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -302,13 +356,18 @@ def cosine(exact: Path, other: Path, sentences: int = 16, length: int = 12, step
     """The least cosine between two packed models' logits over random sources and targets, each row's mean taken off."""
     rng = np.random.default_rng(0)
     models = [NativeModel.open(path) for path in (exact, other)]
-    length, steps = (
-        min(n, limit or n) for n, limit in ((length, models[0].source_limit), (steps, models[0].target_limit))
-    )
-    sources = rng.integers(0, models[0].model.source_vocab, (sentences, length)).tolist()
-    tokens_NT = rng.integers(0, models[0].model.target_vocab, (sentences, steps))
-    ours, theirs = (model.start(sources).step(tokens_NT, last_only=False).astype(np.float64) for model in models)
-    ours, theirs = (logits - logits.mean(-1, keepdims=True) for logits in (ours, theirs))
+    one = models[0]
+    length = min(length, one.source_limit or length)
+    sources = rng.integers(0, one.model.source_vocab, (sentences, length)).tolist()
+    if not one.model.decoder.n_layers:
+        answers = [np.concatenate(model.encode(sources)).astype(np.float64) for model in models]
+    else:
+        room = (one.target_limit or length + steps) - (length if one.prompted else 0)
+        tokens_NT = rng.integers(0, one.model.target_vocab, (sentences, min(steps, max(room, 1))))
+        if one.prompted:
+            sources = [ids[: length - 1] or ids for ids in sources]
+        answers = [model.start(sources).step(tokens_NT, last_only=False).astype(np.float64) for model in models]
+    ours, theirs = (logits - logits.mean(-1, keepdims=True) for logits in answers)
     norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
     return float(((ours * theirs).sum(-1) / np.maximum(norms, 1e-30)).min())
 
@@ -323,14 +382,18 @@ def _config(directory: Path) -> ModelConfig:
 
 KNOWN: dict[type[Config], set[str]] = {
     ModelConfig: {"d_model", "embed", "target_embed", "encoder", "decoder", "head", "tie", "init"},
-    EmbedConfig: {"vocab_size", "scale"},
+    EmbedConfig: {"vocab_size", "scale", "token_types"},
     HeadConfig: {"bias"},
-    StackConfig: {"position", "blocks", "final_norm", "dropout"},
-    LearnedPositionConfig: {"max_len"},
-    BlockConfig: {"mixer", "cross", "ffn", "norm", "order", "dropout"},
-    AttentionConfig: {"n_heads", "d_head", "causal", "bias"},
+    StackConfig: {"position", "input_norm", "blocks", "final_norm", "dropout"},
+    LearnedPositionConfig: {"max_len", "first"},
+    BlockConfig: {"mixer", "cross", "ffn", "norm", "order", "parallel", "dropout"},
+    AttentionConfig: {
+        *("n_heads", "n_kv_heads", "d_head", "causal", "window", "bias", "out_bias", "scale", "rotary"),
+    },
     MLPConfig: {"d_ff", "activation", "bias"},
+    GatedMLPConfig: {"d_ff", "activation", "bias"},
     LayerNormConfig: {"eps", "bias"},
+    RMSNormConfig: {"eps"},
 }
 """What of each part the native engine computes; every other setting must stand at its default."""
 
@@ -349,20 +412,28 @@ def known_throughout(config: ModelConfig) -> None:
     Raises:
         EngineUnavailable: The configuration holds such a part or setting.
     """
-    if config.kind != "encoder-decoder":
-        raise EngineUnavailable(f"it does not know a model of kind {config.kind}")
     _known(config, ModelConfig)
     for embed in (config.embed, config.target_embed):
         if embed is not None:
             _known(embed, EmbedConfig)
-    _known(config.head, HeadConfig)
-    for _, stack in config.stacks:
+    if config.decoder is not None:
+        _known(config.head, HeadConfig)
+    for name, stack in config.stacks:
         _known(stack, StackConfig)
+        if len({block.mixer.rotary for block in stack.blocks}) != 1:
+            raise EngineUnavailable("it does not know a stack whose blocks turn differently, or one without blocks")
+        if isinstance(config.embed, EmbedConfig) and config.embed.token_types and name == "encoder":
+            _known(stack.position, LearnedPositionConfig)
         for block in stack.blocks:
             _known(block, BlockConfig)
             for attention in (block.mixer, block.cross):
                 if attention is not None:
                     _known(attention, AttentionConfig)
+                    whole = attention.causal or not (attention.rotary or attention.window or attention.n_kv_heads)
+                    if not whole:
+                        raise EngineUnavailable(
+                            "it knows rotary positions, windows and grouped heads in a decoder only"
+                        )
             if block.ffn is not None and block.ffn.activation not in ACTIVATIONS:
                 raise EngineUnavailable(f"it does not know the activation {block.ffn.activation}")
 

@@ -26,25 +26,31 @@ struct Norm {
   const float* gain;  // [D]; null: no norm
   const float* bias;  // [D]
   float eps;
-  int32_t unused;
+  int32_t rms;  // 1: root mean square, nothing is centred
 };
 
 struct Layer {
   Norm mixer_norm, cross_norm, ffn_norm;
-  Linear qkv, out;                      // qkv: queries (already divided by √K), keys, values
+  Linear qkv, out;                      // qkv: queries (already scaled), keys, values
   Linear cross_q, cross_kv, cross_out;  // weight null: no cross-attention
-  Linear up, down;                      // weight null: no feed-forward part
-  int32_t heads, head_size, cross_heads, cross_head_size;
-  int32_t activation, pre;
+  Linear up, down;                      // weight null: no feed-forward part; gated: up holds the gate, then the values
+  int32_t heads, kv_heads, head_size;
+  int32_t cross_heads, cross_head_size;
+  int32_t window;  // keys that are seen, the own one counted; 0: all
+  int32_t activation, gated, pre, parallel;
 };
 
 struct Stack {
   const Layer* layers;
-  const float* positions;  // [max_len][D padded]; null: none
-  Norm final_norm;
+  const float* positions;     // [max_len][D padded]; null: none
+  const double* frequencies;  // [turned / 2] angles a position; null: queries and keys are not turned
+  Norm input_norm, final_norm;
+  float sharpness;  // what turned queries and keys are multiplied by
+  int32_t turned;   // features of a head that turn: i with i + turned / 2
   int32_t n_layers, max_len;
 };
 
+// An encoder–decoder has layers in both stacks; one of them is empty otherwise.
 struct Model {
   Stack encoder, decoder;
   Linear source_embed, target_embed, output;  // embeddings are looked up in packed matrices, so a tied one is stored once
@@ -54,7 +60,7 @@ struct Model {
 };
 
 struct SearchRequest {
-  const int32_t* sources;         // concatenated
+  const int32_t* sources;         // concatenated; a decoder's prompts
   const int32_t* source_lengths;  // [sentences]
   const int32_t* prefixes;        // concatenated
   const int32_t* prefix_lengths;  // [sentences]

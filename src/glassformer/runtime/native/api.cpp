@@ -53,7 +53,7 @@ struct Decoding {
 
 }  // namespace
 
-GF_EXPORT int32_t gf_abi_version() { return 2; }
+GF_EXPORT int32_t gf_abi_version() { return 3; }
 GF_EXPORT const char* gf_error() { return message.c_str(); }
 GF_EXPORT const char* gf_kernel_sets() { return kernel_sets(); }
 
@@ -99,24 +99,52 @@ GF_EXPORT int32_t gf_start(const Model* model, const char* set, const int32_t* s
     const int32_t* stable = ids.data();  // moving a vector keeps its elements where they are
     std::unique_ptr<Decoding> d(
         new Decoding{std::move(ids), State(*model, k, stable, lengths, sentences), threads});
-    Workspace space(*model, k, threads, d->state.source_tokens(), d->state.longest_source());
-    Team team(threads);
-    d->state.encode(team, space);
+    if (d->state.source_tokens()) {
+      Workspace space(*model, k, threads, d->state.source_tokens(), d->state.longest_source());
+      Team team(threads);
+      d->state.encode(team, space);
+    }
     *decoding = d.release();
   });
 }
 
-// Reads one token a row; logits [rows][V padded to 16].
-GF_EXPORT int32_t gf_step(void* decoding, const int32_t* tokens, float* logits) {
+// Reads counts[row] tokens of each row, row by row (null: one of each); logits [rows][V padded to 16] of what follows
+// each row's last, or of all tokens.
+GF_EXPORT int32_t gf_step(void* decoding, const int32_t* tokens, const int32_t* counts, int32_t last_only,
+                          float* logits) {
   auto* d = static_cast<Decoding*>(decoding);
   return guarded([&] {
     State& state = d->state;
-    const int rows = state.rows();
-    Workspace space(state.model, state.kernels, d->threads, rows, std::max(state.longest_source(), state.length() + 1));
+    int total = state.rows(), most = 1;
+    if (counts) {
+      total = 0;
+      for (int r = 0; r < state.rows(); r++) {
+        total += counts[r];
+        most = std::max(most, counts[r]);
+      }
+    }
+    Workspace space(state.model, state.kernels, d->threads, total,
+                    std::max(state.longest_source(), state.longest_past() + most));
     Team team(d->threads);
-    state.extend();  // once nothing can fail any more
-    state.step(team, space, tokens);
-    all_logits(team, space, rows, logits);
+    state.extend(counts);  // once nothing can fail any more
+    state.step(team, space, tokens, last_only);
+    all_logits(team, space, last_only ? state.rows() : total, logits);
+  });
+}
+
+// The hidden states of an encoder alone, [tokens][width].
+GF_EXPORT int32_t gf_encode(const Model* model, const char* set, const int32_t* ids, const int32_t* lengths,
+                            int32_t sentences, int32_t threads, float* hidden) {
+  return guarded([&] {
+    std::vector<Run> runs;
+    int total = 0, longest = 0;
+    for (int s = 0; s < sentences; total += lengths[s++]) {
+      runs.push_back({total, lengths[s], s});
+      longest = std::max(longest, lengths[s]);
+    }
+    Workspace space(*model, set_of(set), threads, total, longest);
+    Team team(threads);
+    encode(team, space, runs, ids, hidden);
   });
 }
 
@@ -124,8 +152,8 @@ GF_EXPORT int32_t gf_select(void* decoding, const int32_t* index, int32_t count)
   return guarded([&] { static_cast<Decoding*>(decoding)->state.select(index, count); });
 }
 
-GF_EXPORT int32_t gf_truncate(void* decoding, int32_t length) {
-  return guarded([&] { static_cast<Decoding*>(decoding)->state.truncate(length); });
+GF_EXPORT int32_t gf_truncate(void* decoding, int32_t tokens) {
+  return guarded([&] { static_cast<Decoding*>(decoding)->state.truncate(tokens); });
 }
 
 GF_EXPORT void gf_free(void* decoding) { delete static_cast<Decoding*>(decoding); }

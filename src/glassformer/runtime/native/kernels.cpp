@@ -150,17 +150,24 @@ void product(const Linear& l, const void* inputs, const float* scales, int rows,
 // --- rows ------------------------------------------------------------------------------------------------------------
 
 void layer_norm(const float* x, int d, int width, const Norm& norm, float* out) {
-  // Features beyond d are zero: they add nothing to the sum, and what they add to the squares is taken off.
-  vf total = splat(0.0f);
-  for (int i = 0; i < width; i += LANES) total += load(x + i);
-  const float mean = sum(total) / d;
-  vf squares = splat(0.0f);
-  for (int i = 0; i < width; i += LANES) {
-    vf centred = load(x + i) - mean;
-    squares += centred * centred;
+  float mean = 0.0f, squares = 0.0f;
+  if (norm.rms) {
+    vf total = splat(0.0f);
+    for (int i = 0; i < width; i += LANES) total += load(x + i) * load(x + i);
+    squares = sum(total);
+  } else {
+    vf total = splat(0.0f);
+    for (int i = 0; i < width; i += LANES) total += load(x + i);
+    mean = sum(total) / d;
+    vf centred_squares = splat(0.0f);
+    for (int i = 0; i < width; i += LANES) {
+      vf centred = load(x + i) - mean;
+      centred_squares += centred * centred;
+    }
+    // Features beyond d are zero: what they add to the squares is taken off.
+    squares = sum(centred_squares) - (width - d) * mean * mean;
   }
-  const float variance = (sum(squares) - (width - d) * mean * mean) / d;
-  const float factor = 1.0f / std::sqrt(variance + norm.eps);
+  const float factor = 1.0f / std::sqrt(squares / d + norm.eps);
   for (int i = 0; i < width; i += LANES)
     store(out + i, (load(x + i) - mean) * factor * load(norm.gain + i) + load(norm.bias + i));
 }
@@ -198,6 +205,18 @@ void embed(const Linear& table, int32_t id, float factor, float* out) {
       out[g] = value * factor;
     }
   }
+}
+
+void turn(float* x, const float* cosines, const float* sines, int half) {
+  for (int i = 0; i < half; i++) {
+    const float a = x[i], b = x[half + i];
+    x[i] = a * cosines[i] - b * sines[i];
+    x[half + i] = b * cosines[i] + a * sines[i];
+  }
+}
+
+void gate(float* x, int n, int32_t activation) {
+  for (int i = 0; i < n; i += LANES) store(x + i, activate(load(x + i), activation) * load(x + n + i));
 }
 
 // --- attention -------------------------------------------------------------------------------------------------------
@@ -341,7 +360,7 @@ void top(const float* logits, int n, int32_t base, Candidate* best, int count) {
 extern const Kernels GF_JOIN(kernels_, GF_SET);
 const Kernels GF_JOIN(kernels_, GF_SET) = {
     GF_STRING(GF_SET), prepare, product, layer_norm, add, embed, transpose_keys, attend, attend_scattered,
-    exponential_sum,   top,
+    exponential_sum,   top,     turn,    gate,
 };
 
 }  // namespace gf

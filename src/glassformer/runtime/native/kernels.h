@@ -21,7 +21,7 @@ struct Kernels {
   void (*product)(const Linear& linear, const void* inputs, const float* scales, int rows, int first, int last, float* y,
                   int stride, int32_t activation);
 
-  // out = γ (x − mean) / √(variance + ε) + β over d of `width` features; out may be x.
+  // out = γ (x − mean) / √(variance + ε) + β over d of `width` features, or γ x / √(mean of squares + ε); out may be x.
   void (*layer_norm)(const float* x, int d, int width, const Norm& norm, float* out);
 
   void (*add)(float* x, const float* y, int n);
@@ -46,6 +46,12 @@ struct Kernels {
 
   // Merges n logits (ids from `base`) into the `count` best so far of `best`, sorted; ties go to the lower id.
   void (*top)(const float* logits, int n, int32_t base, Candidate* best, int count);
+
+  // Pairs (i, i + half) of x turned by an angle: (a, b) to (a cos − b sin, b cos + a sin).
+  void (*turn)(float* x, const float* cosines, const float* sines, int half);
+
+  // x[i] = activation(x[i]) · x[n + i].
+  void (*gate)(float* x, int n, int32_t activation);
 };
 
 const Kernels& kernels();                 // the best set that this processor has

@@ -45,29 +45,60 @@ class Pass {
   void embed(const Linear& table, float factor, const int32_t* tokens) {
     rows([&](int r) { k_.embed(table, tokens[r], factor, x(r)); });
   }
-  // Position `start` for all rows, or start, start + 1 … along each run.
-  void place(const Stack& stack, const std::vector<Run>& runs, int start, bool along) {
-    const int width = space_.model.width;
-    if (!stack.positions) return;
-    for (const Run& run : runs)
-      for (int i = 0; i < run.count; i++)
-        k_.add(x(run.first + i), stack.positions + (size_t)(start + (along ? i : 0)) * width, width);
+  // Adds the stack's positions, of each row its own, and norms the sum where the stack does.
+  void place(const Stack& stack, const int32_t* positions) {
+    const Model& m = space_.model;
+    rows([&](int r) {
+      if (stack.positions) k_.add(x(r), stack.positions + (size_t)positions[r] * m.width, m.width);
+      if (stack.input_norm.gain) k_.layer_norm(x(r), m.d, m.width, stack.input_norm, x(r));
+    });
+    if (stack.frequencies)
+      rows([&](int r) {
+        const int half = stack.turned / 2;
+        float* angles = space_.angles + (size_t)r * stack.turned;
+        for (int i = 0; i < half; i++) {
+          const double angle = positions[r] * stack.frequencies[i];
+          angles[i] = (float)(std::cos(angle) * stack.sharpness);
+          angles[half + i] = (float)(std::sin(angle) * stack.sharpness);
+        }
+      });
   }
 
-  // x ← x + last(middle(first(norm(x)))), or with the norm behind the sum.
+  // Turns `heads` neighbouring heads of a row by the row's angles.
+  void turn(const Stack& stack, int row, float* x, int heads, int size) {
+    if (!stack.frequencies) return;
+    const float* angles = space_.angles + (size_t)row * stack.turned;
+    for (int h = 0; h < heads; h++) k_.turn(x + h * size, angles, angles + stack.turned / 2, stack.turned / 2);
+  }
+
+  // x ← x + last(middle(first(norm(x)))), or with the norm behind the sum. `sum` false leaves last(…) in `delta`;
+  // `held` is what such a sub-layer left, added now.
   template <class Middle>
   void sublayer(bool pre, const Norm& norm, const Linear& first, float* first_out, int32_t activation, Middle middle,
-                const Linear& last, const float* last_in) {
+                const Linear& last, const float* last_in, int last_stride, float* delta, bool sum = true,
+                const float* held = nullptr) {
     prepare_rows(pre ? &norm : nullptr, first.type);
     product(first, first_out, activation);
     middle();
-    prepare(last.type, last_in, last.k);
-    product(last, space_.delta, NONE);
+    prepare(last.type, last_in, last.k, last_stride);
+    product(last, delta, NONE);
+    if (!sum) return;
     const int width = space_.model.width;
     rows([&](int r) {
-      k_.add(x(r), space_.delta + (size_t)r * width, width);
+      k_.add(x(r), delta + (size_t)r * width, width);
+      if (held) k_.add(x(r), held + (size_t)r * width, width);
       if (!pre) k_.layer_norm(x(r), space_.model.d, width, norm, x(r));
     });
+  }
+
+  // The feed-forward part of a layer.
+  void feed(const Layer& l, const float* held = nullptr) {
+    const int stride = l.up.n, inner = l.down.k;
+    auto gate = [&] {
+      if (l.gated) rows([&](int r) { k_.gate(space_.hidden + (size_t)r * stride, inner, l.activation); });
+    };
+    sublayer(l.pre, l.ffn_norm, l.up, space_.hidden, l.gated ? (int32_t)NONE : l.activation, gate, l.down,
+             space_.hidden, stride, space_.delta, true, held);
   }
 
   // The rows, normed or not, as inputs of products with weights of `type`.
@@ -75,13 +106,13 @@ class Pass {
     const int width = space_.model.width;
     const bool normed = norm && norm->gain;
     if (normed) rows([&](int r) { k_.layer_norm(x(r), space_.model.d, width, *norm, space_.normed + (size_t)r * width); });
-    prepare(type, normed ? space_.normed : space_.x, width);
+    prepare(type, normed ? space_.normed : space_.x, width, width);
   }
 
-  void prepare(int32_t type, const float* from, int k) {
+  void prepare(int32_t type, const float* from, int k, int stride) {
     const size_t size = type == INT8 ? 1 : type == BF16 ? 2 : 4;
     rows([&](int r) {
-      k_.prepare(type, from + (size_t)r * k, 1, k, k, space_.inputs + (size_t)r * k * size, space_.scales + r);
+      k_.prepare(type, from + (size_t)r * stride, 1, stride, k, space_.inputs + (size_t)r * k * size, space_.scales + r);
     });
   }
 
@@ -89,6 +120,15 @@ class Pass {
     team_.each(linear.n / PANEL, TILE_GRAIN, [&](int first, int last, int) {
       k_.product(linear, space_.inputs, space_.scales, count_, first, last, out, linear.n, activation);
     });
+  }
+
+  // What is done to each row alone is shared out only where there are enough of them to be worth it.
+  template <class Row>
+  void rows(Row row) {
+    if (count_ <= FEW)
+      for (int r = 0; r < count_; r++) row(r);
+    else
+      items(count_, [&](int r, int) { row(r); });
   }
 
   // item(i, part) for all i < n.
@@ -100,15 +140,6 @@ class Pass {
   }
 
  private:
-  // What is done to each row alone is shared out only where there are enough of them to be worth it.
-  template <class Row>
-  void rows(Row row) {
-    if (count_ <= FEW)
-      for (int r = 0; r < count_; r++) row(r);
-    else
-      items(count_, [&](int r, int) { row(r); });
-  }
-
   Team& team_;
   Workspace& space_;
   const Kernels& k_;
@@ -141,10 +172,11 @@ Workspace::Workspace(const Model& m, const Kernels& k, int parts, int count, int
   mixed = arena_.take<float>((size_t)count * w.mixed);
   hidden = arena_.take<float>((size_t)count * w.hidden);
   delta = arena_.take<float>((size_t)count * m.width);
+  held = arena_.take<float>((size_t)count * m.width);
+  angles = arena_.take<float>((size_t)count * std::max(m.encoder.turned, m.decoder.turned));
   for (Own& each : own) {
     each.scores = arena_.take<float>(4 * (size_t)padded(keys));
     each.transposed = arena_.take<float>((size_t)padded(keys) * w.head);
-    each.past = arena_.take<const float*>(keys);
     each.logits = nullptr;
     each.best = nullptr;
   }
@@ -161,20 +193,21 @@ void Workspace::reserve_choice(int count, int candidates) {
   }
 }
 
-// All hidden states of the encoder, [tokens][width].
-static void encode_rows(Team& team, Workspace& space, const Stack& stack, const std::vector<Run>& runs, const int32_t* ids,
-                 float* out) {
+void encode(Team& team, Workspace& space, const std::vector<Run>& runs, const int32_t* ids, float* out) {
   const Model& m = space.model;
+  const Stack& stack = m.encoder;
   const int count = runs.empty() ? 0 : runs.back().first + runs.back().count;
+  std::vector<int32_t> positions;
+  for (const Run& run : runs)
+    for (int i = 0; i < run.count; i++) positions.push_back(i);
   Pass pass(team, space, count);
   pass.embed(m.source_embed, m.source_factor, ids);
-  pass.place(stack, runs, 0, true);
+  pass.place(stack, positions.data());
   for (int i = 0; i < stack.n_layers; i++) {
     const Layer& l = stack.layers[i];
     pass.sublayer(l.pre, l.mixer_norm, l.qkv, space.projected, NONE, [&] { attend_within(pass, space, l, runs); }, l.out,
-                  space.mixed);
-    if (l.up.weight)
-      pass.sublayer(l.pre, l.ffn_norm, l.up, space.hidden, l.activation, [] {}, l.down, space.hidden);
+                  space.mixed, l.out.k, space.delta);
+    if (l.up.weight) pass.feed(l);
   }
   for (int r = 0; r < count; r++) {
     float* to = out + (size_t)r * m.width;
@@ -188,30 +221,28 @@ static void encode_rows(Team& team, Workspace& space, const Stack& stack, const 
 State::State(const Model& m, const Kernels& k, const int32_t* ids, const int32_t* lengths, int sentences)
     : model(m), kernels(k), ids_(ids) {
   for (int s = 0; s < sentences; s++) {
+    sentence_.push_back(s);
+    if (!m.encoder.n_layers) continue;
     sources_.push_back({source_tokens_, lengths[s], s});
     source_tokens_ += lengths[s];
     longest_source_ = std::max(longest_source_, lengths[s]);
-    sentence_.push_back(s);
-    runs_.push_back({s, 1, s});
   }
-  ancestors_.resize(sentences);
+  past_.resize(sentences);
   memory_ = arena_.take<float>((size_t)source_tokens_ * m.width);
   cross_.resize((size_t)m.decoder.n_layers * sentences);
-  size_t offset = 0;
   for (int i = 0; i < m.decoder.n_layers; i++) {
     const Layer& l = m.decoder.layers[i];
     const int inner = l.cross_heads * l.cross_head_size;
     for (int s = 0; l.cross_q.weight && s < sentences; s++)
       cross_[(size_t)i * sentences + s] = {arena_.take<float>((size_t)inner * padded(lengths[s])),
                                            arena_.take<float>((size_t)inner * lengths[s])};
-    layer_offset_.push_back(offset);
-    offset += 2 * (size_t)l.heads * l.head_size;
+    layer_offset_.push_back(floats_);
+    floats_ += 2 * (size_t)l.kv_heads * l.head_size;
   }
-  layer_offset_.push_back(offset);
 }
 
 void State::encode(Team& team, Workspace& space) {
-  encode_rows(team, space, model.encoder, sources_, ids_, memory_);
+  gf::encode(team, space, sources_, ids_, memory_);
   // The encoder's output, prepared once, gives every decoder layer's keys and values.
   Pass pass(team, space, source_tokens_);
   std::memcpy(space.x, memory_, (size_t)source_tokens_ * model.width * 4);
@@ -236,85 +267,88 @@ void State::encode(Team& team, Workspace& space) {
 
 void State::select(const int32_t* index, int count) {
   std::vector<int32_t> sentence(count);
-  std::vector<std::vector<int32_t>> ancestors(count);
-  runs_.clear();
+  std::vector<std::vector<float*>> past(count);
   for (int r = 0; r < count; r++) {
     sentence[r] = sentence_[index[r]];
-    ancestors[r] = ancestors_[index[r]];
-    if (runs_.empty() || runs_.back().sentence != sentence[r]) runs_.push_back({r, 0, sentence[r]});
-    runs_.back().count++;
+    past[r] = past_[index[r]];
   }
   sentence_.swap(sentence);
-  ancestors_.swap(ancestors);
+  past_.swap(past);
 }
 
-void State::truncate(int length) {
-  if (length >= length_) return;
-  length_ = length;
-  steps_.resize(length);
-  step_rows_.resize(length);
-  for (auto& chain : ancestors_) chain.resize(length);
+void State::truncate(int tokens) {
+  for (auto& chain : past_) chain.resize(chain.size() - tokens);
 }
 
-void State::extend() {
-  steps_.push_back(arena_.take<float>(rows() * layer_offset_.back()));
-  step_rows_.push_back(rows());
-  for (int r = 0; r < rows(); r++) ancestors_[r].push_back(r);
-  length_++;
+void State::extend(const int32_t* counts) {
+  tokens_.clear();
+  runs_.clear();
+  for (int r = 0; r < rows(); r++) {
+    const int count = counts ? counts[r] : 1;
+    if (runs_.empty() || runs_.back().sentence != sentence_[r]) runs_.push_back({(int)tokens_.size(), 0, sentence_[r]});
+    runs_.back().count += count;
+    for (int i = 0; i < count; i++) {
+      tokens_.push_back({r, (int32_t)past_[r].size()});
+      past_[r].push_back(arena_.take<float>(floats_));
+    }
+  }
 }
 
-float* State::remembered(int step, int layer, int row) const {
-  const size_t size = layer_offset_[layer + 1] - layer_offset_[layer];
-  return steps_[step] + layer_offset_[layer] * step_rows_[step] + size * row;
-}
-
-void State::step(Team& team, Workspace& space, const int32_t* tokens) {
+void State::step(Team& team, Workspace& space, const int32_t* tokens, bool last_only) {
   const Stack& stack = model.decoder;
-  Pass pass(team, space, rows());
+  const int count = (int)tokens_.size();
+  std::vector<int32_t> positions;
+  for (const Token& token : tokens_) positions.push_back(token.position);
+  Pass pass(team, space, count);
   pass.embed(model.target_embed, model.target_factor, tokens);
-  pass.place(stack, runs_, length_ - 1, false);
-  for (auto& own : space.own) own.past_row = -1;
+  pass.place(stack, positions.data());
   for (int i = 0; i < stack.n_layers; i++) {
     const Layer& l = stack.layers[i];
     auto attend_past = [&] {
-      const int heads = l.heads, size = l.head_size, inner = heads * size;
-      pass.items(rows() * heads, [&](int item, int part) {
-        auto& own = space.own[part];
-        const int row = item / heads, at = item % heads * size;
-        const float* q = space.projected + (size_t)row * 3 * inner + at;
-        float* now = remembered(length_ - 1, i, row);
-        std::memcpy(now + at, q + inner, (size_t)size * 4);
-        std::memcpy(now + inner + at, q + 2 * inner, (size_t)size * 4);
-        if (own.past_row != row || own.past_layer != i)
-          for (int t = 0; t < length_; t++) own.past[t] = remembered(t, i, ancestors_[row][t]);
-        own.past_row = row;
-        own.past_layer = i;
-        kernels.attend_scattered(q, own.past, length_, at, inner + at, size, space.mixed + (size_t)row * inner + at,
-                                 own.scores);
+      const int heads = l.heads, size = l.head_size, queries = heads * size, inner = l.kv_heads * size;
+      const int stride = queries + 2 * inner, group = heads / l.kv_heads;
+      const size_t offset = layer_offset_[i];
+      pass.rows([&](int t) {
+        float* q = space.projected + (size_t)t * stride;
+        pass.turn(stack, t, q, heads + l.kv_heads, size);
+        std::memcpy(past_[tokens_[t].row][tokens_[t].position] + offset, q + queries, (size_t)2 * inner * 4);
+      });
+      pass.items(count * heads, [&](int item, int part) {
+        const int t = item / heads, head = item % heads, known = tokens_[t].position + 1;
+        const int seen = l.window && l.window < known ? l.window : known;
+        const size_t key = offset + (size_t)(head / group) * size;
+        kernels.attend_scattered(space.projected + (size_t)t * stride + head * size,
+                                 past_[tokens_[t].row].data() + known - seen, seen, (int)key, (int)key + inner, size,
+                                 space.mixed + (size_t)t * queries + head * size, space.own[part].scores);
       });
     };
-    pass.sublayer(l.pre, l.mixer_norm, l.qkv, space.projected, NONE, attend_past, l.out, space.mixed);
+    pass.sublayer(l.pre, l.mixer_norm, l.qkv, space.projected, NONE, attend_past, l.out, space.mixed, l.out.k,
+                  l.parallel ? space.held : space.delta, !l.parallel);
     if (l.cross_q.weight) {
       const int heads = l.cross_heads, size = l.cross_head_size, inner = heads * size;
-      pass.sublayer(
-          l.pre, l.cross_norm, l.cross_q, space.projected, NONE,
-          [&] {
-            pass.items((int)runs_.size() * heads, [&](int item, int part) {
-              const auto& own = space.own[part];
-              const Run& run = runs_[item / heads];
-              const int at = item % heads * size, s = sources_[run.sentence].count;
-              const Cross& cross = cross_[(size_t)i * sources_.size() + run.sentence];
-              kernels.attend(space.projected + (size_t)run.first * inner + at, run.count, inner,
-                             cross.keys + (size_t)at * padded(s), cross.values + at, inner, s, size,
-                             space.mixed + (size_t)run.first * inner + at, inner, own.scores);
-            });
-          },
-          l.cross_out, space.mixed);
+      auto attend_source = [&] {
+        pass.items((int)runs_.size() * heads, [&](int item, int part) {
+          const Run& run = runs_[item / heads];
+          const int at = item % heads * size, s = sources_[run.sentence].count;
+          const Cross& cross = cross_[(size_t)i * sources_.size() + run.sentence];
+          kernels.attend(space.projected + (size_t)run.first * inner + at, run.count, inner,
+                         cross.keys + (size_t)at * padded(s), cross.values + at, inner, s, size,
+                         space.mixed + (size_t)run.first * inner + at, inner, space.own[part].scores);
+        });
+      };
+      pass.sublayer(l.pre, l.cross_norm, l.cross_q, space.projected, NONE, attend_source, l.cross_out, space.mixed,
+                    l.cross_out.k, space.delta);
     }
-    if (l.up.weight)
-      pass.sublayer(l.pre, l.ffn_norm, l.up, space.hidden, l.activation, [] {}, l.down, space.hidden);
+    if (l.up.weight) pass.feed(l, l.parallel ? space.held : nullptr);
   }
-  pass.prepare_rows(&stack.final_norm, model.output.type);
+  if (last_only && count > rows()) {
+    int row = 0;
+    for (int t = 0; t < count; t++)
+      if (t + 1 == count || tokens_[t + 1].row != tokens_[t].row) std::memmove(pass.x(row++), pass.x(t), (size_t)model.width * 4);
+    Pass(team, space, row).prepare_rows(&stack.final_norm, model.output.type);
+  } else {
+    pass.prepare_rows(&stack.final_norm, model.output.type);
+  }
 }
 
 void choose(Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,

@@ -23,8 +23,6 @@ class Workspace {
 
   struct Own {  // what one part of a shared loop uses
     float *scores, *transposed, *logits;
-    const float** past;
-    int past_row, past_layer;  // whose `past` it is
     Candidate* best;
   };
 
@@ -33,6 +31,8 @@ class Workspace {
   std::vector<Own> own;
   float *x, *normed;                          // [rows][width]
   float *projected, *mixed, *hidden, *delta;  // what products write and attention reads
+  float* held;                                // [rows][width] what a sub-layer leaves for the next to add
+  float* angles;                              // [rows][turned] cosines, then sines
   char* inputs;                               // what a product reads, by its type
   float* scales;                              // [rows]
   float *largest, *sums;                      // [chunks of the vocabulary][rows]
@@ -44,26 +44,34 @@ class Workspace {
   Arena arena_;
 };
 
-// What one decoding remembers: cross-attention's keys and values of each sentence, and those of every step's rows. A row
-// finds its own past by the chain of its ancestors, so that choosing among hypotheses copies no keys and no values.
+// The encoder's hidden states, [tokens][width].
+void encode(Team& team, Workspace& space, const std::vector<Run>& runs, const int32_t* ids, float* out);
+
+// What one decoding remembers: cross-attention's keys and values of each sentence, and those of each token read. A row's
+// past is a list of places, so that choosing among hypotheses copies no keys and no values.
 class State {
  public:
+  // `ids` and `lengths` are the encoder's sources; a decoder alone has only as many rows.
   State(const Model& model, const Kernels& kernels, const int32_t* ids, const int32_t* lengths, int sentences);
 
   void encode(Team& team, Workspace& space);  // before the first step
 
   int rows() const { return (int)sentence_.size(); }
-  int length() const { return length_; }
   int longest_source() const { return longest_source_; }
   int source_tokens() const { return source_tokens_; }
-  const float* memory(int row) const { return memory_ + (size_t)row * model.width; }
+  int longest_past() const {
+    size_t longest = 0;
+    for (auto& chain : past_) longest = chain.size() > longest ? chain.size() : longest;
+    return (int)longest;
+  }
 
   void select(const int32_t* index, int count);
-  void truncate(int length);
-  void extend();  // room for one more step
+  void truncate(int tokens);           // forgets each row's last
+  void extend(const int32_t* counts);  // room for so many more tokens of each row; null: one each
 
-  // Reads one token a row; afterwards `space` holds the last hidden states, normed and prepared for the output product.
-  void step(Team& team, Workspace& space, const int32_t* tokens);
+  // Reads the tokens that there is room for, row by row; afterwards `space` holds the hidden states of each row's last,
+  // or of all, normed and prepared for the output product.
+  void step(Team& team, Workspace& space, const int32_t* tokens, bool last_only = true);
 
   const Model& model;
   const Kernels& kernels;
@@ -72,20 +80,23 @@ class State {
   struct Cross {
     float *keys, *values;  // [heads][⌈S/16⌉][K][16], [S][heads · K]
   };
-  float* remembered(int step, int layer, int row) const;
+  struct Token {
+    int row;
+    int32_t position;
+  };
 
   Arena arena_;
   const int32_t* ids_;
   std::vector<Run> sources_;
-  std::vector<Cross> cross_;  // [layer][sentence]
-  float* memory_ = nullptr;   // [source tokens][width]
-  std::vector<float*> steps_;
-  std::vector<int> step_rows_;
-  std::vector<size_t> layer_offset_;  // of each layer's keys and values in a row's floats
-  std::vector<int32_t> sentence_;     // of each row
-  std::vector<std::vector<int32_t>> ancestors_;  // [row][step]: the row that it was
-  std::vector<Run> runs_;                        // rows by sentence
-  int length_ = 0, source_tokens_ = 0, longest_source_ = 0;
+  std::vector<Cross> cross_;                // [layer][sentence]
+  float* memory_ = nullptr;                 // [source tokens][width]
+  std::vector<size_t> layer_offset_;        // of each layer's keys, then values, in a token's floats
+  size_t floats_ = 0;                       // of a token
+  std::vector<int32_t> sentence_;           // of each row
+  std::vector<std::vector<float*>> past_;   // [row][position]
+  std::vector<Token> tokens_;               // of the step, row by row
+  std::vector<Run> runs_;                   // the step's tokens by sentence
+  int source_tokens_ = 0, longest_source_ = 0;
 };
 
 // The output product over `count` rows that are prepared in `space`: every row's Σ e^(logit − largest) in parts of the

@@ -50,28 +50,35 @@ class Search {
          const std::vector<const int32_t*>& sources, const std::vector<const int32_t*>& prefixes)
       : request_(request), banned_(request.banned, request.banned + request.n_banned) {
     std::sort(banned_.begin(), banned_.end());
-    int longest = 1, count = 0;
+    const bool prompted = !model.encoder.n_layers;
+    int count = 0;
     for (int s : sentences) {
-      ids_.insert(ids_.end(), sources[s], sources[s] + request.source_lengths[s]);
-      lengths_.push_back(request.source_lengths[s]);
+      const int32_t length = request.source_lengths[s];
+      ids_.insert(ids_.end(), sources[s], sources[s] + length);
+      lengths_.push_back(length);
       units_.push_back({s, request.limits[s], prefixes[s], request.prefix_lengths[s], {{-1, 0.0}}, {}});
-      longest = std::max({longest, request.source_lengths[s], request.limits[s]});
+      longest_ = std::max({longest_, length, request.limits[s] + (prompted ? length : 0)});
       live_.push_back(count++);
     }
     state_ = std::make_unique<State>(model, kernels, ids_.data(), lengths_.data(), count);
     rows_ = std::max(count * request.beam_size, 1);
-    longest_ = longest;
-    tokens_.assign(count, request.bos);
-    wanted_.assign(count, -1);
+    if (prompted) {  // the first step reads the prompts
+      tokens_ = ids_;
+      counts_ = lengths_;
+    } else {
+      tokens_.assign(count, request.bos);
+      counts_.assign(count, 1);
+    }
   }
 
   void run(int threads) {
     Team team(threads);
-    {  // The encoder sees more rows than a step does, and only a step needs room for its choice.
+    // The encoder and a prompt have more rows than a step does, and only a step needs room for its choice.
+    if (state_->source_tokens()) {
       Workspace space(state_->model, state_->kernels, threads, state_->source_tokens(), state_->longest_source());
       state_->encode(team, space);
     }
-    Workspace space(state_->model, state_->kernels, threads, rows_, longest_);
+    Workspace space(state_->model, state_->kernels, threads, std::max(rows_, (int)tokens_.size()), longest_);
     space.reserve_choice(rows_, request_.beam_size);
     while (!live_.empty()) {
       begin_step();
@@ -85,12 +92,13 @@ class Search {
 
  private:
   void begin_step() {
-    state_->extend();
+    state_->extend(counts_.empty() ? nullptr : counts_.data());
+    counts_.clear();
     length_++;
     candidates_ = 0;
     size_t row = 0;
-    wanted_.resize(tokens_.size());
-    forbidden_.assign(tokens_.size(), {});
+    wanted_.resize(state_->rows());
+    forbidden_.assign(state_->rows(), {});
     for (int u : live_) {
       const Unit& unit = units_[u];
       const int32_t forced = length_ <= unit.prefix_length ? unit.prefix[length_ - 1] : -1;
@@ -218,7 +226,8 @@ class Search {
   std::vector<Node> nodes_;
   std::unique_ptr<State> state_;
   std::vector<int32_t> tokens_, wanted_;
-  int rows_ = 0, longest_ = 0, length_ = 0, candidates_ = 0;
+  std::vector<int32_t> counts_;  // tokens of each row in the next step; empty: one each
+  int rows_ = 0, longest_ = 1, length_ = 0, candidates_ = 0;
 };
 
 std::vector<const int32_t*> starts(const int32_t* ids, const int32_t* lengths, int count) {
