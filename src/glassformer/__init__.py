@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from glassformer.config import ModelConfig as ModelConfig
     from glassformer.errors import UserError as UserError
     from glassformer.families import build as build
+    from glassformer.generator import Generator as Generator
     from glassformer.trace.recorder import record as record
 
 __version__ = "0.1.0"
 
 _HOME = {
+    "Generator": "glassformer.generator",
     "ModelConfig": "glassformer.config",
     "Translator": "glassformer.api",
     "UserError": "glassformer.errors",
@@ -30,7 +32,7 @@ _HOME = {
     "record": "glassformer.trace.recorder",
 }
 
-__all__ = ["ModelConfig", "Translator", "UserError", "__version__", "build", "load", "record", "train"]
+__all__ = ["Generator", "ModelConfig", "Translator", "UserError", "__version__", "build", "load", "record", "train"]
 
 
 class _TrainModule(ModuleType):

@@ -12,6 +12,7 @@ from glassformer.engines.engine import ENGINES, PRECISIONS, Unavailable
 from glassformer.engines.native import open_native
 from glassformer.errors import UserError
 from glassformer.header import Header, read_tokenizer
+from glassformer.loading import is_translator, open_model
 from glassformer.sentences import Score, TokenScore
 from glassformer.text.glossary import Glossary
 from glassformer.translation import Candidate, Translation
@@ -47,12 +48,12 @@ def load(
     engine: str = "auto",
     precision: str = "auto",
     threads: int | None = None,
-) -> Translator:
-    """Loads a model.
+) -> Any:
+    """Loads a model: a `Translator`, a `Generator`, an `Embedder` or a `Classifier`, by what it is.
 
     Args:
-        path_or_name: a MODEL directory, or the name of a bundled model. A bundled name goes first: write `./zh-en` for
-            a directory that is called so.
+        path_or_name: a MODEL, a Hugging Face directory, a .gguf or a llama2.c file, or the name of a bundled model. A
+            bundled name goes first: write `./zh-en` for a directory that is called so.
         device: a PyTorch device; "auto" is the GPU if there is one.
         engine: what computes: "native" (CPU, without PyTorch) or "model" (PyTorch's module). "auto" is the native one
             where it can run the model on that device.
@@ -69,6 +70,8 @@ def load(
     if threads is not None and threads < 1:
         raise UserError(f"--threads {threads}: must be 1 or more")
     path, reason = find_model(path_or_name), "--engine model leaves it out"
+    if not is_translator(path):
+        return _other(path, device, engine, precision, threads)
     if engine != "model":
         try:
             return _native(path, device, precision, threads)
@@ -79,6 +82,19 @@ def load(
     if precision == "int8":
         raise UserError(f"--precision int8: only the native engine has it, but {reason}; give fp32, bf16 or auto")
     return _torch(path, device, precision, threads)
+
+
+def _other(path: Path, device: str | torch.device, engine: str, precision: str, threads: int | None) -> Any:
+    """What is no translator of ours: PyTorch's module computes it."""
+    import torch
+
+    if engine not in ("auto", "model"):
+        raise UserError(f"--engine {engine}: it runs translators only; leave it out")
+    if precision == "int8":
+        raise UserError("--precision int8: translators only have it; give fp32, bf16 or auto")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return open_model(path, _device(device), precision)
 
 
 def _native(path: Path, device: str | torch.device, precision: str, threads: int | None) -> Translator:
@@ -123,7 +139,7 @@ def bundled_models() -> list[str]:
 
 
 def find_model(path_or_name: str | os.PathLike[str]) -> Path:
-    """The MODEL directory behind a bundled name or a path.
+    """The MODEL behind a bundled name or a path, a directory or a file.
 
     Raises:
         UserError: there is none; the message names what there is.
@@ -136,7 +152,7 @@ def find_model(path_or_name: str | os.PathLike[str]) -> Path:
             raise UserError(f"{name}: a training run, not a model; give one of the models in it: -m {path / 'best'}")
         return path
     if path.exists():
-        raise UserError(f"{name}: a file, but a model is a directory with config.json and model.safetensors in it")
+        return path
     close = difflib.get_close_matches(name, bundled, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise UserError(

@@ -21,6 +21,7 @@ from glassformer.errors import UserError
 COMMANDS = {
     "translate": "Translate text, files, or standard input.",
     "score": "Log-probability of given translations, token by token.",
+    "generate": "Go on from a prompt, or answer it.",
     "train": "Train a model from a YAML config; resume exactly.",
     "evaluate": "BLEU, chrF++ and TER of a model on a test set.",
     "average": "Average checkpoints into one model.",

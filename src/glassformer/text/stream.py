@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from glassformer.text.tokenizer import Tokenizer
 
@@ -15,18 +16,21 @@ _UNSETTLED = re.compile(r"[\ufffd\ufdd0-\ufdef]\Z")
 class StreamDecoder:
     """Gives the text of a growing list of ids, piece by piece; joined, the pieces are `tokenizer.decode(all ids)`.
 
+    Behind other ids they are what the new ones add to their text.
+
     A piece is held back while a later id could still change it: within a run of byte pieces (one broken byte turns the
     whole run into U+FFFD), and behind an incomplete character.
 
     Args:
         tokenizer: what decodes.
+        before: ids that the new ones go on from, whose text is known already.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, before: Sequence[int] = ()) -> None:
         self._tokenizer = tokenizer
         # Decoding begins anew at the last two settled places: far enough back for whatever joins two pieces (a
         # stripped first space, a space between words), and never further, so that a step's cost does not grow.
-        self._before: list[int] = []
+        self._before: list[int] = list(before)
         self._pending: list[int] = []
         self._in_bytes = False
 

@@ -1,0 +1,100 @@
+"""Models of every kind and format but our own translators, as what a Python user touches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from glassformer.errors import UserError
+from glassformer.header import CONFIG, read_config
+
+if TYPE_CHECKING:
+    import torch
+
+    from glassformer.config import ModelConfig
+    from glassformer.store import Loaded
+
+
+def is_translator(path: Path) -> bool:
+    """Whether a path is taken for a MODEL of ours with an encoder and a decoder; loads neither PyTorch nor pydantic.
+
+    A damaged one is, too, so that its own reader says what is wrong with it.
+    """
+    try:
+        data = json.loads((path / CONFIG).read_text(encoding="utf-8"))
+        model = data.get("model")
+    except (OSError, ValueError, AttributeError):
+        return (path / CONFIG).is_file()
+    if "format_version" not in data:
+        return "model_type" not in data
+    return not isinstance(model, dict) or all(model.get(stack) for stack in ("encoder", "decoder"))
+
+
+def read_model(path: Path) -> Loaded:
+    """Reads a model of any kind and format.
+
+    Raises:
+        UserError: It is none, or is damaged, or says what we cannot represent.
+    """
+    from glassformer import interop
+    from glassformer.store import load_model
+
+    if (name := _format(path)) is None:
+        return load_model(path)
+    return interop.load(path, name)
+
+
+def read_model_config(path: Path) -> ModelConfig:
+    """The configuration of a model of any kind and format.
+
+    Raises:
+        UserError: As `read_model`.
+    """
+    from glassformer import interop
+    from glassformer.store import read_header
+
+    if (name := _format(path)) is None:
+        return read_header(path).model
+    return interop.model_config(path, name)
+
+
+def open_model(path: Path, device: torch.device, precision: str) -> Any:
+    """A `Generator`, `Embedder`, `Classifier` or `Translator`, by what the model is.
+
+    An encoder–decoder without a tokenizer, which nothing can be said to, is given as it is: its ``model`` and
+    ``tokenizer`` are all that it has.
+    """
+    from glassformer.config import HeadConfig
+    from glassformer.engines.model import ModelEngine
+    from glassformer.generator import Generator
+    from glassformer.translator import Translator
+
+    loaded = read_model(path)
+    config: ModelConfig = loaded.model.config
+    if config.kind == "encoder-decoder":
+        if loaded.tokenizer is None:
+            return loaded
+        return Translator(ModelEngine(loaded.model, device, precision), loaded.tokenizer, loaded.translation)
+    if config.kind == "decoder" and isinstance(config.head, HeadConfig):
+        return Generator(ModelEngine(loaded.model, device, precision), loaded.tokenizer, loaded.framing)
+    return loaded
+
+
+def _format(path: Path) -> str | None:
+    """The foreign format of a model, or None where it is a MODEL of ours.
+
+    Raises:
+        UserError: It is neither.
+    """
+    from glassformer import interop
+
+    if (name := interop.format_of(path)) is not None:
+        return name
+    if path.is_dir():
+        read_config(path)
+        return None
+    raise UserError(
+        f"{path}: a file, but a model is a directory with {CONFIG} and model.safetensors in it, "
+        "a .gguf file or a llama2.c .bin"
+    )
