@@ -37,6 +37,8 @@ def once(file: str, seed: int) -> None:
         prefixes=prefixes,
         limits=[r.randint(1, 20) for _ in range(count)],
         banned_ids=ids(vocab + 20, 9),
+        banned_phrases=[[r.randrange(vocab), *ids(vocab, 2)] for _ in range(r.choice([0, 0, 30]))],
+        no_repeat_ngram=r.choice([0, 0, 1, 3]),
         beam_size=beam,
         n_best=r.randint(1, beam),
         length_penalty=r.random() * 2,

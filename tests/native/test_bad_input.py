@@ -71,6 +71,8 @@ def native(file):
         (dict(beam_size=0), "n_best 1 of a beam of 0"),
         (dict(beam_size=2, n_best=3), "n_best 3 of a beam of 2"),
         (dict(n_best=0), "n_best 0"),
+        (dict(no_repeat_ngram=-1), "no_repeat_ngram must be 0 or more"),
+        (dict(banned_phrases=[[3], []]), "a banned phrase one token or more"),
     ],
 )
 def test_a_request_that_leads_out_of_the_model_is_refused(native, wrong, message):

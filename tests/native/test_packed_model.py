@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.generate import Constraints, Request, SearchConfig
+from glassformer.generate import BannedWords, Constraints, NoRepeatNgram, Request, SearchConfig
 from glassformer.generate import search as reference
 from glassformer.runtime import library
 from tests.native.models import BOS, EOS, drawn, logits_of, module_of, opened, sources
@@ -65,11 +65,15 @@ def requests(config, seed: int) -> dict:
     count, vocab = r.randint(1, 7), config.target_vocab_size
     prefixes = [[r.randrange(3, vocab) for _ in range(r.choice([0, 0, 1, 3]))] for _ in range(count)]
     beam = r.choice([1, 2, 5, 20])
+    some = [r.randrange(3, vocab) for _ in range(5)]
     return dict(
         sources=sources(config.embed.vocab_size, [r.randint(1, 25) for _ in range(count)], seed),
         prefixes=prefixes,
         limits=[len(prefix) + r.choice([1, 2, 8, 20]) for prefix in prefixes],
         banned_ids=r.sample(range(vocab), r.choice([0, 2, 5])),
+        # Of few tokens, so that hypotheses come upon them.
+        banned_phrases=[r.choices(some, k=r.randint(1, 3)) for _ in range(r.choice([0, 0, 40]))],
+        no_repeat_ngram=r.choice([0, 0, 1, 2, 3]),
         beam_size=beam,
         n_best=r.randint(1, beam),
         length_penalty=r.choice([0.0, 0.6, 1.0, 2.0]),
@@ -78,10 +82,13 @@ def requests(config, seed: int) -> dict:
 
 def expected(module, options: dict, eos_id: int) -> list[list]:
     """By `glassformer.generate.search`, each sentence alone, for it knows one number of new tokens for all."""
-    found = []
+    found, ngram = [], options["no_repeat_ngram"]
+    banned = BannedWords(tuple(map(tuple, options["banned_phrases"])))
+    processors = (banned, NoRepeatNgram(ngram)) if ngram else (banned,)
     for source, prefix, limit in zip(options["sources"], options["prefixes"], options["limits"], strict=True):
         config = SearchConfig(options["beam_size"], options["n_best"], options["length_penalty"], limit - len(prefix))
-        request = Request(BOS, eos_id, options["banned_ids"], constraints=[Constraints(tuple(prefix))])
+        constraints = [Constraints(tuple(prefix))]
+        request = Request(BOS, eos_id, options["banned_ids"], processors=processors, constraints=constraints)
         found += reference(module, *padded_batch([source]), config, request)
     return found
 
@@ -115,7 +122,7 @@ def test_search_finds_what_the_reference_finds(seed, eos, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_company_order_threads_and_workers_change_no_bit(seed, precision, tmp_path):
     config = drawn(200 + seed, embed=dict(vocab_size=1500), target_embed=None)  # three chunks of logits
     module = module_of(config, seed)
