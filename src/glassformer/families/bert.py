@@ -179,6 +179,8 @@ def hf_config(config: ModelConfig, model_type: str, name: str, from_hf: Any) -> 
     stack, embed = config.encoder, config.embed
     if stack is None or not stack.blocks or not isinstance(embed, EmbedConfig):
         raise UserError(f"{name} is an encoder of tokens")
+    if not embed.token_types:
+        raise UserError(f"{name} adds the embedding of a segment to every token; give token_types 1 or more")
     block, position = stack.blocks[0], stack.position
     first = position.first if isinstance(position, LearnedPositionConfig) else 0
     head = config.head
