@@ -28,7 +28,7 @@ from torch import Tensor
 from glassformer.generate.config import Request, SearchConfig
 from glassformer.generate.constraints import Constraints, Phrases, Progress, allocate, check_constraints, limits
 from glassformer.generate.hypothesis import Hypothesis, length_penalty, normalised_score
-from glassformer.generate.opening import force, lengths, prefill
+from glassformer.generate.opening import force, lengths, normaliser, prefill
 from glassformer.generate.processors import process
 from glassformer.generate.protocol import Decodable, StateT
 
@@ -190,7 +190,7 @@ def _choose(
     """
     width = sums_BW.shape[1]
     most = max(unit.slots for unit in live)
-    normaliser_N1 = logits_NV.logsumexp(1, keepdim=True)
+    normaliser_N1 = normaliser(logits_NV)
     parts: list[tuple[list[int], _Choice]] = []
     chosen: dict[int, Counter[int]] = {}
     for group in sorted({unit.group for unit in live}):

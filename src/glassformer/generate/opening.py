@@ -1,4 +1,4 @@
-"""What every way of decoding does first: the sources' lengths, and the forced prefixes."""
+"""What every way of decoding does first, and at each step: lengths, forced prefixes, and the softmax's normaliser."""
 
 from collections.abc import Sequence
 
@@ -61,3 +61,12 @@ def force(steered_NV: Tensor, logits_NV: Tensor, forced: Sequence[int | None]) -
     token_R = torch.tensor([token for token in forced if token is not None], device=steered_NV.device)
     steered_NV = steered_NV.index_fill(0, row_R, -torch.inf)
     return steered_NV.index_put((row_R, token_R), logits_NV[row_R, token_R])
+
+
+def normaliser(logits_NV: Tensor) -> Tensor:
+    """The log of the sum of exponentials, read off `log_softmax`, which makes it in one pass instead of three."""
+    likely_N1 = logits_NV[:, :64].argmax(1, keepdim=True)
+    logprob_N1 = logits_NV.log_softmax(1).gather(1, likely_N1)
+    if (logprob_N1 > -64).all():
+        return logits_NV.gather(1, likely_N1) - logprob_N1
+    return logits_NV.logsumexp(1, keepdim=True)  # next to so unlikely a token, the sum's digits would be lost

@@ -17,7 +17,7 @@ from glassformer.generate.config import Request, SamplingConfig
 from glassformer.generate.constraints import check_constraints, limits, refuse_phrases
 from glassformer.generate.events import End, Event, Token, collect
 from glassformer.generate.hypothesis import Hypothesis
-from glassformer.generate.opening import force, lengths, prefill, unpadded
+from glassformer.generate.opening import force, lengths, normaliser, prefill, unpadded
 from glassformer.generate.processors import process
 from glassformer.generate.protocol import Decodable, StateT
 from glassformer.generate.sampling import Randomness, distribution, draw, resolved_seed
@@ -75,7 +75,7 @@ def stream(
             token_N = draw(probs_NV, [row.random.uniform(position) for row in rows])
         else:
             token_N = steered_NV.argmax(1)
-        logprob_N = logits_NV.gather(1, token_N.unsqueeze(1)).squeeze(1) - logits_NV.logsumexp(1)
+        logprob_N = (logits_NV.gather(1, token_N.unsqueeze(1)) - normaliser(logits_NV)).squeeze(1)
         if logprob_N.isnan().any():
             raise FloatingPointError(f"the model gave NaN logits at target position {position + 1}")
         # A forbidden token is chosen only where all are.
