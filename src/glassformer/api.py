@@ -55,10 +55,10 @@ def load(
         path_or_name: a MODEL, a Hugging Face directory, a .gguf or a llama2.c file, or the name of a bundled model. A
             bundled name goes first: write `./zh-en` for a directory that is called so.
         device: a PyTorch device; "auto" is the GPU if there is one.
-        engine: what computes: "native" (CPU, without PyTorch) or "model" (PyTorch's module). "auto" is the native one
-            where it can run the model on that device.
-        precision: what matrix products run in: "fp32", "bf16" (in "model" by autocast), or "int8", which only "native"
-            has. "auto" is the engine's choice; in "model" it is fp32.
+        engine: what computes: "native" (CPU, without PyTorch), "torch" (CPU, PyTorch with its weights laid out for
+            decoding) or "model" (PyTorch's module). "auto" is the first that can run the model on that device.
+        precision: what matrix products run in: "fp32", "bf16" (in "model" by autocast), or "int8", which "model" has
+            not. "auto" is the engine's choice; in "torch" and "model" it is fp32.
         threads: CPU threads; None is the engine's choice. PyTorch's are those of the whole process.
 
     Raises:
@@ -69,19 +69,17 @@ def load(
             raise UserError(f"--{flag} {value}: must be one of {', '.join(able)}")
     if threads is not None and threads < 1:
         raise UserError(f"--threads {threads}: must be 1 or more")
-    path, reason = find_model(path_or_name), "--engine model leaves it out"
+    path, reasons = find_model(path_or_name), []
     if not is_translator(path):
         return _other(path, device, engine, precision, threads)
-    if engine != "model":
+    if engine in ("auto", "native"):
         try:
             return _native(path, device, precision, threads)
         except Unavailable as error:
             if engine == "native":
                 raise UserError(f"--engine native: {error}") from None
-            reason = str(error)
-    if precision == "int8":
-        raise UserError(f"--precision int8: only the native engine has it, but {reason}; give fp32, bf16 or auto")
-    return _torch(path, device, precision, threads)
+            reasons.append(f"native: {error}")
+    return _torch(path, device, engine, precision, threads, reasons)
 
 
 def _other(path: Path, device: str | torch.device, engine: str, precision: str, threads: int | None) -> Any:
@@ -114,16 +112,32 @@ def _native(path: Path, device: str | torch.device, precision: str, threads: int
     return Translator(engine, read_tokenizer(path, header.tokenizer_sha256), header.translation)
 
 
-def _torch(path: Path, device: str | torch.device, precision: str, threads: int | None) -> Translator:
+def _torch(
+    path: Path, device: str | torch.device, engine: str, precision: str, threads: int | None, reasons: list[str]
+) -> Translator:
+    """PyTorch's engines; `reasons` are why others are out."""
     import torch
 
     from glassformer.engines.model import ModelEngine
+    from glassformer.engines.torch import TorchEngine
     from glassformer.store import load_model
 
     if threads is not None:
         torch.set_num_threads(threads)
-    loaded = load_model(path)
-    return Translator(ModelEngine(loaded.model, _device(device), precision), loaded.tokenizer, loaded.translation)
+    loaded, used = load_model(path), _device(device)
+    if engine != "model":
+        try:
+            if used.type != "cpu":
+                raise Unavailable("it runs on the CPU only; give device cpu")
+            return Translator(TorchEngine(loaded.model, precision), loaded.tokenizer, loaded.translation)
+        except Unavailable as error:
+            if engine == "torch":
+                raise UserError(f"--engine torch: {error}") from None
+            reasons.append(f"torch: {error}")
+    if precision == "int8":
+        why = "; ".join(reasons) or "--engine model leaves them out"
+        raise UserError(f"--precision int8: only the engines native and torch have it ({why}); give fp32, bf16 or auto")
+    return Translator(ModelEngine(loaded.model, used, precision), loaded.tokenizer, loaded.translation)
 
 
 def train(config: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Any:

@@ -46,7 +46,7 @@ MaxNewTokens = Annotated[
 BatchTokens = Annotated[int, typer.Option("--batch-tokens", help="Bound on a batch: padded tokens times beam size.")]
 Engine = Annotated[
     str,
-    typer.Option("--engine", help="What computes: native, or model (PyTorch); auto is native where it can run."),
+    typer.Option("--engine", help="What computes: native, torch, model (PyTorch's module); auto takes the first able."),
 ]
 Precision = Annotated[
     str, typer.Option("--precision", help="Matrix products in fp32, bf16 or int8; auto is the engine's choice.")

@@ -12,7 +12,7 @@ from glassformer.generate.hypothesis import Hypothesis
 if TYPE_CHECKING:
     from glassformer.models.seq2seq import Seq2Seq
 
-ENGINES = ("auto", "native", "model")
+ENGINES = ("auto", "native", "torch", "model")
 PRECISIONS = ("auto", "fp32", "bf16", "int8")
 
 

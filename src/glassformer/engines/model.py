@@ -40,6 +40,7 @@ class ModelEngine:
     def __init__(self, module: Seq2Seq, device: torch.device | str = "cpu", precision: str = "auto") -> None:
         self.device = torch.device(device)
         self.module = module.float().to(self.device).eval()
+        self.decodable: Decodable[Any] = self.module
         self.precision = "fp32" if precision == "auto" else precision
         config = module.config
         self.vocab_size = config.target_vocab_size
@@ -47,10 +48,10 @@ class ModelEngine:
 
     def decode(self, sources: Ids, config: SearchConfig | SamplingConfig, request: Request) -> list[list[Hypothesis]]:
         with self._autocast():
-            return decode_ids(self.module, sources, config, request, self.device)
+            return decode_ids(self.decodable, sources, config, request, self.device)
 
     def stream(self, sources: Ids, config: SamplingConfig, request: Request) -> Iterator[Event]:
-        events = stream_ids(self.module, sources, config, request, self.device)
+        events = stream_ids(self.decodable, sources, config, request, self.device)
         while True:
             with self._autocast():  # around each step, since whoever reads the events computes, too
                 event = next(events, None)
@@ -64,7 +65,8 @@ class ModelEngine:
         target_BT, _ = _padded([[bos_id, *target[:-1]] for target in targets], self.device)
         label_BT, _ = _padded(targets, self.device)
         with self._autocast():
-            logits_BTV = self.module(source_BS, target_BT, source_mask_BS)
+            state = self.decodable.start(source_BS, source_mask_BS)
+            logits_BTV = self.decodable.step(target_BT, state, last_only=False)
         logprob_BT = logits_BTV.float().log_softmax(-1).gather(2, label_BT.unsqueeze(2)).squeeze(2)
         return [row_T[: len(target)] for row_T, target in zip(logprob_BT.tolist(), targets, strict=True)]
 
