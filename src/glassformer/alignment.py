@@ -13,6 +13,7 @@ from torch import Tensor
 from glassformer.data.collate import pad
 from glassformer.errors import UserError
 from glassformer.generate.align import Link, word_links
+from glassformer.header import Framing
 from glassformer.text.words import pieces_to_words
 from glassformer.trace.recorder import record
 
@@ -39,6 +40,7 @@ def align_texts(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     method: str = "itermax",
+    framing: Framing | None = None,
 ) -> list[Alignment]:
     """Aligns the words of each source and target; the target may be anybody's translation.
 
@@ -47,12 +49,13 @@ def align_texts(
 
     Args:
         model: in eval mode.
-        tokenizer: of source and target, with `<pad>`, `<s>` and `</s>`.
+        tokenizer: of source and target.
         pairs: source and target texts; all are read in one batch.
         tags: for each pair the ids that stand before the source, such as the language token; None is none.
         reverse_tags: for each pair the ids that ask for the other direction; None asks one way only.
         layers, heads: as in `cross_attention`.
         method: as in `word_links`.
+        framing: what the model reads around a source and before a target; None is what the tokenizer says.
 
     Raises:
         UserError: a layer, heads or a method that does not exist.
@@ -60,15 +63,16 @@ def align_texts(
     tags = [[]] * len(pairs) if tags is None else tags
     if not pairs:
         return []
-    words = [[pieces_to_words(tokenizer, text) for text in pair] for pair in pairs]
+    framing, sides = framing or Framing.of(tokenizer, "encoder-decoder"), (tokenizer, tokenizer.target)
+    words = [[pieces_to_words(side, text) for side, text in zip(sides, pair, strict=True)] for pair in pairs]
     rows = []
     for (source, target), *prefixes in zip(pairs, tags, reverse_tags or tags, strict=True):
-        room = _room(model, max(map(len, prefixes)) + 1)
-        rows.append((tokenizer.encode(source)[:room], tokenizer.encode(target)[:room]))
+        room = _room(model, max(map(len, prefixes)) + max(1, len(framing.before) + len(framing.after)))
+        rows.append((tokenizer.encode(source)[:room], tokenizer.target.encode(target)[:room]))
     options: dict[str, Any] = {"layers": layers, "heads": heads}
-    matrices = _between_pieces(model, tokenizer, rows, tags, **options)
+    matrices = _between_pieces(model, framing, rows, tags, **options)
     if reverse_tags is not None:
-        backward = _between_pieces(model, tokenizer, [(t, s) for s, t in rows], reverse_tags, **options)
+        backward = _between_pieces(model, framing, [(t, s) for s, t in rows], reverse_tags, **options)
         matrices = [np.sqrt(a_TS * b_ST.T) for a_TS, b_ST in zip(matrices, backward, strict=True)]
     alignments = []
     for matrix_TS, (source_words, target_words) in zip(matrices, words, strict=True):
@@ -126,23 +130,25 @@ def cross_attention(
 
 def _between_pieces(
     model: Seq2Seq,
-    tokenizer: Tokenizer,
+    framing: Framing,
     rows: Sequence[tuple[list[int], list[int]]],
     tags: Sequence[Sequence[int]],
     **options: Any,
 ) -> list[NDArray[np.float64]]:
     """What each target piece (T) gives to each source piece (S), in shares of what all source pieces get."""
-    bos_id, eos_id, pad_id = tokenizer.bos_id, tokenizer.eos_id, tokenizer.pad_id
-    assert bos_id is not None and eos_id is not None and pad_id is not None
-    device = next(model.parameters()).device
-    source_BS, mask_BS = pad([[*tag, *source, eos_id] for tag, (source, _) in zip(tags, rows, strict=True)], pad_id)
+    assert framing.start is not None
+    before, after, device = framing.before, framing.after, next(model.parameters()).device
+    # Any id may stand in padding: it is masked, or lies behind the last row that is looked at.
+    framed = [[*before, *tag, *source, *after] for tag, (source, _) in zip(tags, rows, strict=True)]
+    source_BS, mask_BS = pad(framed, 0)
     # A piece's row is that of the step before, which looks for what to write; reading it, the model has moved on.
-    target_BT, _ = pad([[bos_id, *target[:-1]] for _, target in rows], pad_id)
+    target_BT, _ = pad([[framing.start, *target[:-1]] for _, target in rows], 0)
     mask_BS = None if mask_BS is None else mask_BS.to(device)
     attention_BTS = cross_attention(model, source_BS.to(device), target_BT.to(device), mask_BS, **options)
     matrices = []
     for weights_TS, tag, (source, target) in zip(attention_BTS.cpu().double().numpy(), tags, rows, strict=True):
-        matrix_TS = weights_TS[: len(target), len(tag) : len(tag) + len(source)]
+        first = len(before) + len(tag)
+        matrix_TS = weights_TS[: len(target), first : first + len(source)]
         total_T1 = matrix_TS.sum(1, keepdims=True)
         matrices.append(np.divide(matrix_TS, total_T1, out=np.zeros_like(matrix_TS), where=total_T1 > 0))
     return matrices

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,8 @@ class Framing:
         start: What the target of an encoder–decoder begins with.
         ends: Any of these ends what is written.
         chat_template: Jinja template that makes one prompt of a conversation, as Hugging Face's tokenizers hold it.
+        banned: Ids that no target holds; None where the tokenizer says it (`unwritable_ids`).
+        forced: What a target goes on with behind `start`, such as the ``<s>`` of some BARTs.
     """
 
     __pydantic_config__ = {"extra": "forbid"}
@@ -63,6 +66,8 @@ class Framing:
     start: int | None = None
     ends: tuple[int, ...] = ()
     chat_template: str | None = None
+    banned: tuple[int, ...] | None = None
+    forced: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, kind: str) -> Framing:
@@ -81,6 +86,7 @@ class Header:
         target_limit: Most tokens of a target, likewise.
         translation: What the model was trained for, if it translates.
         tokenizer_sha256: Of the tokenizer that it was trained with.
+        framing: What stands around its texts; None where the tokenizer says it.
     """
 
     vocab_size: int
@@ -88,6 +94,7 @@ class Header:
     target_limit: int | None
     translation: Translation | None
     tokenizer_sha256: str
+    framing: Framing | None = None
 
     @classmethod
     def read(cls, path: Path) -> Header:
@@ -98,13 +105,15 @@ class Header:
             KeyError, TypeError: What is needed is not there.
         """
         data = read_config(path)
-        model, translation = data["model"], data["translation"]
+        model, translation, framing = data["model"], data["translation"], data.get("framing") or {}
+        lists = {key: tuple(value) for key, value in framing.items() if isinstance(value, list)}
         return cls(
             vocab_size=(model["target_embed"] or model["embed"])["vocab_size"],
             source_limit=_positions(model["encoder"]),
             target_limit=_positions(model["decoder"]),
             translation=None if translation is None else Translation(**translation),
             tokenizer_sha256=data["tokenizer_sha256"],
+            framing=Framing(**{**framing, **lists}) if framing else None,
         )
 
 
@@ -144,13 +153,16 @@ def read_tokenizer(path: Path, sha256: str) -> Tokenizer:
     return tokenizer
 
 
-def unwritable_ids(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
+def unwritable_ids(tokenizer: Tokenizer, vocab_size: int, banned: Sequence[int] | None = None) -> list[int]:
     """The ids that a translation never holds: padding, ``<s>``, ``<unk>``, language tokens, and rows without a piece.
 
     Args:
+        tokenizer: Of translations.
         vocab_size: The model's number of logits, which may exceed the tokenizer's pieces.
+        banned: Replaces all of these but the rows without a piece.
     """
-    special = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id, *tokenizer.language_ids.values()]
+    special: Iterable[int | None] = [tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id]
+    special = [*special, *tokenizer.language_ids.values()] if banned is None else banned
     return [index for index in special if index is not None] + list(range(tokenizer.vocab_size, vocab_size))
 
 

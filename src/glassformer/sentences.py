@@ -12,7 +12,7 @@ from glassformer.generate.config import Request
 from glassformer.generate.constraints import Constraints
 from glassformer.generate.hypothesis import Hypothesis, normalised_score
 from glassformer.generate.processors import Processor
-from glassformer.header import unwritable_ids
+from glassformer.header import Framing, unwritable_ids
 from glassformer.text.script import detect_language
 
 if TYPE_CHECKING:
@@ -48,16 +48,24 @@ class SentenceModel:
 
     Attributes:
         engine: what computes.
-        tokenizer: text to ids and back.
+        tokenizer: text to ids and back; its `target` is that of translations.
+        framing: what stands around texts, in ids.
         directions: the (source, target) language codes it was trained for; empty when the model does not say.
     """
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, translation: TranslationInfo | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer,
+        translation: TranslationInfo | None = None,
+        framing: Framing | None = None,
+    ) -> None:
         self.engine, self.tokenizer = engine, tokenizer
+        self.framing = framing or Framing.of(tokenizer, "encoder-decoder")
         self.directions = translation.directions if translation else []
         self._translation = translation
-        self._bos, self._eos = _special(tokenizer)
-        self._unwritable = unwritable_ids(tokenizer, engine.vocab_size)
+        self._start, self._eos = _special(self.framing)
+        self._unwritable = unwritable_ids(tokenizer.target, engine.vocab_size, self.framing.banned)
         self.source_limit, self.target_limit = engine.source_limit, engine.target_limit
 
     @property
@@ -106,7 +114,7 @@ class SentenceModel:
         rows = []
         for number, (text, target) in enumerate(pairs, 1):
             row = self.read(checked(text, number), direction_of(text, directions))
-            target_ids = self.tokenizer.encode(checked(target, number))
+            target_ids = [*self.framing.forced, *self.tokenizer.target.encode(checked(target, number))]
             if row.cut:
                 raise UserError(
                     f"pair {number}: its source has more than the model's {self.source_limit} tokens; shorten it"
@@ -120,26 +128,27 @@ class SentenceModel:
         lengths = [max(len(source), len(target)) for source, target in rows]
         for batch in _batches(lengths, batch_tokens):
             sources, targets = zip(*(rows[i] for i in batch), strict=True)
-            for index, logprobs in zip(batch, self.engine.logprobs(sources, targets, self._bos), strict=True):
+            for index, logprobs in zip(batch, self.engine.logprobs(sources, targets, self._start), strict=True):
                 scores[index] = Score(
                     score=normalised_score(logprobs, length_penalty),
                     tokens=[
                         TokenScore(token=token, logprob=logprob)
-                        for token, logprob in zip(self.tokenizer.tokens(rows[index][1]), logprobs, strict=True)
+                        for token, logprob in zip(self.tokenizer.target.tokens(rows[index][1]), logprobs, strict=True)
                     ],
                 )
         return [score for score in scores if score is not None]
 
     def read(self, text: str, direction: Direction | None) -> Row:
-        """A text as source ids, `[<2xx>] pieces </s>`, cut to the model's positions."""
+        """A text as source ids, such as `[<2xx>] pieces </s>`, cut to the model's positions."""
         pieces = self.tokenizer.encode(text)
         tag = self._translation.tag(direction[1], self.tokenizer) if self._translation and direction else []
-        room = len(pieces) if self.source_limit is None else self.source_limit - len(tag) - 1
-        return Row([*tag, *pieces[:room], self._eos], cut=len(pieces) > room)
+        before, after = (*self.framing.before, *tag), self.framing.after
+        room = len(pieces) if self.source_limit is None else self.source_limit - len(before) - len(after)
+        return Row([*before, *pieces[:room], *after], cut=len(pieces) > room)
 
     def request(self, processors: Sequence[Processor], constraints: Sequence[Constraints]) -> Request:
         """What the targets of some sentences are made of."""
-        return Request(self._bos, self._eos, self._unwritable, self.target_limit, processors, constraints)
+        return Request(self._start, self._eos, self._unwritable, self.target_limit, processors, constraints)
 
     def decode(
         self,
@@ -178,7 +187,8 @@ class SentenceModel:
             if direction[::-1] in self.directions:
                 back = [self._translation.tag(direction[0], self.tokenizer)] * len(targets)
         pairs = [(source, target) for target in targets]
-        aligned = align_texts(self.model, self.tokenizer, pairs, [tags] * len(pairs), back, layers=layers, heads=heads)
+        options: dict[str, Any] = {"layers": layers, "heads": heads, "framing": self.framing}
+        aligned = align_texts(self.model, self.tokenizer, pairs, [tags] * len(pairs), back, **options)
         return [alignment.links for alignment in aligned]
 
 
@@ -214,10 +224,11 @@ def checked(text: Any, number: int) -> str:
     return text
 
 
-def _special(tokenizer: Tokenizer) -> tuple[int, int]:
-    """The ids of `<s>` and `</s>`."""
-    if tokenizer.pad_id is None or tokenizer.bos_id is None or tokenizer.eos_id is None:
+def _special(framing: Framing) -> tuple[int, int]:
+    """The ids that a target starts and ends with."""
+    if framing.start is None or not framing.ends:
         raise UserError(
-            "the tokenizer lacks <pad>, <s> or </s>, which translation needs; add them to its tokenizer.json"
+            "the tokenizer lacks <s> or </s>, which translation needs: add them to its tokenizer.json, or say "
+            "framing.start and framing.ends in config.json"
         )
-    return tokenizer.bos_id, tokenizer.eos_id
+    return framing.start, framing.ends[0]

@@ -24,7 +24,10 @@ from glassformer.models.build import build_model, model_of
 from glassformer.models.model import Model
 from glassformer.text.tokenizer import Tokenizer
 
-FILES = {CONFIG, WEIGHTS, "tokenizer.json", "tokenizer.model"}
+FILES = {
+    *(CONFIG, WEIGHTS, "tokenizer.json", "tokenizer.model", "target_tokenizer.json", "target_tokenizer.model"),
+    *("source.spm", "target.spm", "vocab.json", "target_vocab.json"),
+}
 
 
 @dataclass(frozen=True)

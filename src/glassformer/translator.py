@@ -209,7 +209,7 @@ class Translator(SentenceModel):
         job.cut.update([asked.number] * row.cut)
         processors, forced = [*job.decoding.processors, *job.processors], self._forced(job, asked, part, row)
         events, ids, answer, looping = [], [], "", False
-        decoder = StreamDecoder(self.tokenizer)
+        decoder = StreamDecoder(self.tokenizer.target)
         for event in self.engine.stream([row.ids], job.decoding.left_to_right, self.request(processors, [forced])):
             events.append(event)
             if isinstance(event, Token) and event.id != self._eos:
@@ -315,7 +315,7 @@ class Translator(SentenceModel):
     def _draft(self, hypotheses: list[Hypothesis], cut: bool) -> Draft:
         by_text: dict[str, float] = {}
         for hypothesis in hypotheses:
-            by_text.setdefault(self.tokenizer.decode(hypothesis.ids), hypothesis.score)
+            by_text.setdefault(self.tokenizer.target.decode(hypothesis.ids), hypothesis.score)
         choices = [Choice(text, score) for text, score in by_text.items()]
         return Draft(choices[0].text, truncated=cut or not hypotheses[0].finished, details=choices)
 
@@ -323,9 +323,8 @@ class Translator(SentenceModel):
         """What the translation of a sentence must hold: its line's prefix if it is the first, and its terms."""
         prefix = asked.prefix.strip() if part.index == 0 else ""
         terms = job.glossary.forced(part.protected.text, asked.direction, self.directions) if job.glossary else []
-        constraints = Constraints(
-            tuple(self.tokenizer.encode(prefix)), tuple(tuple(self.tokenizer.encode(term)) for term in terms)
-        )
+        encode = self.tokenizer.target.encode
+        constraints = Constraints((*self.framing.forced, *encode(prefix)), tuple(tuple(encode(term)) for term in terms))
         if prefix or terms:
             try:
                 limits([len(row.ids)], [constraints], job.decoding.max_new_tokens, self.target_limit)
@@ -334,7 +333,7 @@ class Translator(SentenceModel):
         return constraints
 
     def _banning(self, words: Sequence[str]) -> tuple[Processor, ...]:
-        sequences = spellings(self.tokenizer, words)
+        sequences = spellings(self.tokenizer.target, words)
         return (BannedWords(tuple(sequences)),) if sequences else ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from glassformer.config import ModelConfig
@@ -33,7 +34,8 @@ def _difference(wanted: Any, got: Any, path: str) -> str:
     elif isinstance(wanted, list) and isinstance(got, list) and len(wanted) == len(got):
         pairs = [(a, b, f"{path}.{index}") for index, (a, b) in enumerate(zip(wanted, got, strict=True))]
     else:
-        return "" if wanted == got else f"its {path} is {_brief(wanted)}, where the format has {_brief(got)}"
+        close = isinstance(wanted, float) and isinstance(got, float) and math.isclose(wanted, got, rel_tol=1e-6)
+        return "" if close or wanted == got else f"its {path} is {_brief(wanted)}, where the format has {_brief(got)}"
     return next(filter(None, (_difference(*pair) for pair in pairs)), "")
 
 

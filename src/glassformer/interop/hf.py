@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +195,7 @@ def read_tokenizer(path: Path) -> Tokenizer | None:
 
 
 def _has_json_tokenizer(path: Path) -> bool:
-    return any((path / name).is_file() for name in ("tokenizer.json", "tokenizer.model", "spiece.model"))
+    return any((path / name).is_file() for name in ("tokenizer.json", "source.spm", "tokenizer.model", "spiece.model"))
 
 
 def check_vocabulary(where: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
@@ -223,7 +223,18 @@ def read_framing(path: Path, data: Mapping[str, Any], tokenizer: Tokenizer | Non
         template = (path / "chat_template.jinja").read_text(encoding="utf-8")
     start = generation.get("decoder_start_token_id")
     listed = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
-    return Framing(tuple(before), tuple(after), start, listed, template)
+    return Framing(tuple(before), tuple(after), start, listed, template, **_targets(generation, kind, listed))
+
+
+def _targets(generation: Mapping[str, Any], kind: str, ends: Sequence[int]) -> dict[str, Any]:
+    """What a target never holds, and what it is made to begin with, where a model writes other text than it reads."""
+    if kind != "encoder-decoder":
+        return {}
+    # The libraries' own loops never go on from padding, whatever a file says or leaves out.
+    pad, forced = generation.get("pad_token_id"), generation.get("forced_bos_token_id")
+    words = [words[0] for words in generation.get("bad_words_ids") or () if len(words) == 1]
+    banned = {*words, *([] if pad is None else [pad])} - {*ends}
+    return {"banned": tuple(sorted(banned)), "forced": () if forced is None else (forced,)}
 
 
 def _around(tokenizer: Tokenizer, told: Mapping[str, Any], kind: str) -> tuple[list[int], list[int]]:

@@ -10,9 +10,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from glassformer.errors import UserError
 from glassformer.text.recipe import SPACELESS
 
-# In order of preference: ours, SentencePiece's, byte-level BPE's (a pair of files), WordPiece's.
+# In order of preference: ours, Marian's, SentencePiece's, byte-level BPE's (a pair of files), WordPiece's.
 FILES = (
     "tokenizer.json",
+    "source.spm",
     "tokenizer.model",
     "sentencepiece.model",
     "spiece.model",
@@ -32,7 +33,7 @@ def find(path: Path) -> Path:
     if not path.is_dir():
         return path
     known = [path / name for name in FILES if (path / name).is_file()]
-    models_here = sorted(path.glob("*.model"))
+    models_here = sorted(file for file in path.glob("*.model") if file.stem != "target_tokenizer")
     if known or len(models_here) == 1:
         return (known or models_here)[0]
     if models_here:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -12,7 +11,7 @@ from typing import Any
 import sentencepiece
 
 from glassformer.errors import UserError
-from glassformer.text.tokenizer import Tokenizer, language_of, write
+from glassformer.text.tokenizer import Tokenizer, language_of
 
 FILE_NAME = "tokenizer.model"
 # Field numbers of sentencepiece_model.proto.
@@ -52,10 +51,12 @@ class SentencePieceTokenizer(Tokenizer):
         file = path / FILE_NAME if path.is_dir() or not path.suffix else path
         if file.suffix == ".json":
             raise UserError(f"{file}: a SentencePiece tokenizer is saved as a .model file, not as .json")
-        write(file, self._proto)
+        self._write(path, self._proto, FILE_NAME)
+
+    _suffix = ".model"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SentencePieceTokenizer, (self._proto,)
+        return SentencePieceTokenizer, (self._proto,), {"_target": self._target}
 
     def encode(self, text: str) -> list[int]:
         return list(self._processor.EncodeAsIds(text))
@@ -103,7 +104,7 @@ class SentencePieceTokenizer(Tokenizer):
 
     @cached_property
     def hash(self) -> str:
-        return hashlib.sha256(self._proto).hexdigest()
+        return self._hash(self._proto)
 
 
 def _field(message: bytes, number: int, default: Any) -> Any:

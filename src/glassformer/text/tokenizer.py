@@ -38,6 +38,8 @@ class Tokenizer:
         language_ids: id of the token `<2xx>` for each language `xx`.
     """
 
+    _target: Tokenizer | None = None
+
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         # A property of the object that tokenizer.json does not hold: without it, "</s>" in a text would end a sentence.
         backend.encode_special_tokens = True
@@ -116,7 +118,8 @@ class Tokenizer:
 
         Args:
             path: tokenizer.json; SentencePiece's .model; BERT's vocab.txt; GPT-2's vocab.json + merges.txt (or
-                encoder.json + vocab.bpe); or a directory that holds one of them.
+                encoder.json + vocab.bpe); or a directory that holds one of them, or Marian's source.spm + target.spm +
+                vocab.json. What a directory holds as target_tokenizer.* is the target's.
 
         Raises:
             UserError: nothing there, or not such a file.
@@ -125,11 +128,19 @@ class Tokenizer:
 
         file = foreign.find(Path(path))
         try:
+            if file.suffix == ".spm":
+                from glassformer.text.marian import MarianTokenizer
+
+                return MarianTokenizer.read(file.parent)
             if file.suffix == ".model":
                 from glassformer.text.sentencepiece import SentencePieceTokenizer
 
-                return SentencePieceTokenizer.read(file)
-            return Tokenizer(foreign.read(file))
+                tokenizer: Tokenizer = SentencePieceTokenizer.read(file)
+            else:
+                tokenizer = Tokenizer(foreign.read(file))
+            if target := next(Path(path).glob("target_tokenizer.*"), None) if Path(path).is_dir() else None:
+                tokenizer.target = Tokenizer.load(target)
+            return tokenizer
         except OSError as error:
             raise UserError(f"{file}: cannot read the tokenizer ({error.strerror})") from None
         except UnicodeDecodeError as error:
@@ -137,12 +148,27 @@ class Tokenizer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes tokenizer.json, into `path` if that is a directory (or has no suffix), atomically."""
-        path = Path(path)
-        file = path / FILE_NAME if path.is_dir() or not path.suffix else path
-        write(file, self._backend.to_str(pretty=True).encode())
+        self._write(Path(path), self._backend.to_str(pretty=True).encode(), FILE_NAME)
+
+    def _write(self, path: Path, data: bytes, name: str) -> None:
+        file = path / name if path.is_dir() or not path.suffix else path
+        write(file, data)
+        if self._target is not None:
+            self._target.save(file.with_name(f"target_tokenizer{self._target._suffix}"))
+
+    _suffix = ".json"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Tokenizer.from_json, (self._backend.to_str(),)
+        return Tokenizer.from_json, (self._backend.to_str(),), {"_target": self._target}
+
+    @property
+    def target(self) -> Tokenizer:
+        """The tokenizer of translations; the same one, unless a model has one for each side."""
+        return self._target or self
+
+    @target.setter
+    def target(self, tokenizer: Tokenizer) -> None:
+        self._target = tokenizer
 
     def encode(self, text: str) -> list[int]:
         """Ids of `text`, without special tokens."""
@@ -210,7 +236,12 @@ class Tokenizer:
     def hash(self) -> str:
         """SHA-256 of the canonical tokenizer.json: equal hashes mean equal ids for every text."""
         canonical = json.dumps(self._state, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return self._hash(canonical.encode())
+
+    def _hash(self, own: bytes) -> str:
+        if self._target is not None:
+            own += self._target.hash.encode()
+        return hashlib.sha256(own).hexdigest()
 
 
 def language_of(token: str) -> str | None:
