@@ -109,7 +109,7 @@ def _native(path: Path, device: str | torch.device, precision: str, threads: int
         return load_model(path).model
 
     engine = open_native(path, header, precision, threads, load_module)
-    return Translator(engine, read_tokenizer(path, header.tokenizer_sha256), header.translation)
+    return Translator(engine, read_tokenizer(path, header.tokenizer_sha256), header.translation, header.framing)
 
 
 def _torch(
@@ -129,7 +129,9 @@ def _torch(
         try:
             if used.type != "cpu":
                 raise Unavailable("it runs on the CPU only; give device cpu")
-            return Translator(TorchEngine(loaded.model, precision), loaded.tokenizer, loaded.translation)
+            return Translator(
+                TorchEngine(loaded.model, precision), loaded.tokenizer, loaded.translation, loaded.framing
+            )
         except Unavailable as error:
             if engine == "torch":
                 raise UserError(f"--engine torch: {error}") from None
@@ -137,7 +139,7 @@ def _torch(
     if precision == "int8":
         why = "; ".join(reasons) or "--engine model leaves them out"
         raise UserError(f"--precision int8: only the engines native and torch have it ({why}); give fp32, bf16 or auto")
-    return Translator(ModelEngine(loaded.model, used, precision), loaded.tokenizer, loaded.translation)
+    return Translator(ModelEngine(loaded.model, used, precision), loaded.tokenizer, loaded.translation, loaded.framing)
 
 
 def train(config: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping[str, Any] | None = None) -> Any:
