@@ -27,8 +27,10 @@ def is_translator(path: Path) -> bool:
     except (OSError, ValueError, AttributeError):
         return (path / CONFIG).is_file()
     if "format_version" not in data:
-        return "model_type" not in data
-    return not isinstance(model, dict) or all(model.get(stack) for stack in ("encoder", "decoder"))
+        return "model_type" not in data and not (path / "model.bin").is_file()
+    if not isinstance(model, dict):
+        return True
+    return all(model.get(stack) for stack in ("encoder", "decoder")) and data.get("tokenizer_sha256", "") is not None
 
 
 def read_model(path: Path) -> Loaded:
@@ -75,7 +77,8 @@ def open_model(path: Path, device: torch.device, precision: str) -> Any:
     if config.kind == "encoder-decoder":
         if loaded.tokenizer is None:
             return loaded
-        return Translator(ModelEngine(loaded.model, device, precision), loaded.tokenizer, loaded.translation)
+        engine = ModelEngine(loaded.model, device, precision)
+        return Translator(engine, loaded.tokenizer, loaded.translation, loaded.framing)
     if config.kind == "decoder" and isinstance(config.head, HeadConfig):
         return Generator(ModelEngine(loaded.model, device, precision), loaded.tokenizer, loaded.framing)
     return loaded

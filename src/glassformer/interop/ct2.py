@@ -47,6 +47,11 @@ def recognises(path: Path) -> bool:
     return (path / WEIGHTS).is_file()
 
 
+def model_config(path: Path) -> ModelConfig:
+    """The configuration of a directory's model; raises as `load`."""
+    return configuration(Variables(path / WEIGHTS), _read_options(path))
+
+
 def load(path: Path) -> Loaded:
     """Loads a directory; what is quantised is dequantised.
 
