@@ -23,8 +23,24 @@ def refuse_difference(wanted: ModelConfig, got: ModelConfig, form: str) -> None:
     Raises:
         UserError: With the first setting that differs.
     """
-    if difference := _difference(wanted.to_dict(), got.to_dict(), ""):
+    ours, theirs = (_spelled_out(config.to_dict(), config.d_model) for config in (wanted, got))
+    if difference := _difference(ours, theirs, ""):
         raise UserError(f"{form} cannot represent this model: {difference}")
+
+
+def _spelled_out(value: Any, d_model: int) -> Any:
+    """The data with what attention leaves to its defaults."""
+    if isinstance(value, list):
+        return [_spelled_out(each, d_model) for each in value]
+    if not isinstance(value, dict):
+        return value
+    value = {key: _spelled_out(each, d_model) for key, each in value.items()}
+    if value.get("type") == "attention":
+        size = value["d_head"] or d_model // value["n_heads"]
+        value |= {"d_head": size, "scale": value["scale"] or size**-0.5}
+        value["n_kv_heads"] = value["n_kv_heads"] or value["n_heads"]
+        value["out_bias"] = value["bias"] if value["out_bias"] is None else value["out_bias"]
+    return value
 
 
 def _difference(wanted: Any, got: Any, path: str) -> str:

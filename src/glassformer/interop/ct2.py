@@ -120,8 +120,8 @@ def _read_vocabularies(path: Path, config: ModelConfig, unk: str) -> tuple[list[
             raise UserError(f"{path}: has none of {', '.join(names)}, which hold the {side} vocabulary")
         text = file.read_text(encoding="utf-8")
         tokens = json.loads(text) if file.suffix == ".json" else text.removesuffix("\n").split("\n")
-        if unk not in tokens:
-            tokens.append(unk)
+        if unk not in tokens and len(tokens) == rows - 1:
+            tokens.append(unk)  # CTranslate2 does the same
         if len(tokens) != rows:
             raise UserError(f"{file}: {len(tokens)} tokens, but the embedding has {rows} rows; it is another model's")
         found.append(tokens)
@@ -175,7 +175,8 @@ def save(
     for name, tensor in theirs.items():
         part, _, attribute = name.rpartition("/")
         try:
-            setattr(index_spec(spec, part), attribute, tensor.numpy())
+            # CTranslate2 quantises in place.
+            setattr(index_spec(spec, part), attribute, (tensor.clone() if quantisation else tensor).numpy())
         except (AttributeError, IndexError):
             raise UserError(f"CTranslate2 cannot represent this model: it has no {name}") from None
     _register(spec, config, tokenizer, framing)
@@ -267,8 +268,9 @@ def _register(spec: Any, config: ModelConfig, tokenizer: Tokenizer | None, frami
     options.layer_norm_epsilon = config.decoder.blocks[0].norm.eps
     if framing is not None and framing.ends:
         options.eos_token = target[framing.ends[0]]
-    if tokenizer is not None and tokenizer.target.unk_id is not None:
-        options.unk_token = target[tokenizer.target.unk_id]
+    # Without one of its own, any token of the vocabulary keeps CTranslate2 from adding one.
+    unknown = tokenizer.target.unk_id if tokenizer is not None else None
+    options.unk_token = options.eos_token if unknown is None and options.eos_token in target else target[unknown or 0]
     if config.encoder is None:
         spec.register_vocabulary(target)
         return

@@ -26,7 +26,7 @@ from glassformer.config import (
 from glassformer.errors import UserError
 from glassformer.interop.ct2_file import Variables
 from glassformer.nn.position import sinusoids
-from glassformer.weights import Copy, Rule, Split, Tie
+from glassformer.weights import Copy, Rule, Split, Tie, ignore
 
 ACTIVATIONS = ("relu", "gelu-tanh", "silu", "gelu", "quick-gelu")
 """By CTranslate2's number."""
@@ -201,7 +201,9 @@ def rules(config: ModelConfig, source: str = "encoder/embeddings_0/weight") -> l
     table.append(Rule(ours if config.tie else "head.weight", f"{projection}/weight", Tie() if config.tie else Copy()))
     table.append(Rule("head.bias", f"{projection}/bias"))
     for name, stack in config.stacks:
-        table.append(Rule(f"{name}.position.weight", f"{name}/position_encodings/encodings"))
+        encodings = f"{name}/position_encodings/encodings"
+        table += [Rule(f"{name}.position.weight", encodings)]
+        table += [ignore(encodings)] if isinstance(stack.position, SinusoidalConfig) else []
         table += _norm(f"{name}.input_norm", f"{name}/layernorm_embedding")
         table += _norm(f"{name}.final_norm", f"{name}/layer_norm")
         for i, block in enumerate(stack.blocks):

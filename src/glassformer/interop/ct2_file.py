@@ -79,8 +79,10 @@ class Variables(Mapping[str, Tensor]):
             self._at += size
         for _ in range(self._number("I") if version >= 3 else 0):
             alias, name = self._string(), self._string()
-            held: Any = self._arrays if name in self._arrays else self.scalars
-            held[alias] = held[name]
+            for suffix in ("", "_scale"):  # an alias of a quantised array is one of its scale, too
+                for held in (self._arrays, self.scalars):
+                    if name + suffix in held:
+                        held[alias + suffix] = held[name + suffix]  # type: ignore[index, assignment]
 
     def _number(self, code: str) -> int:
         (value,) = struct.unpack_from(f"<{code}", self._data, self._at)
