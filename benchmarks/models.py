@@ -57,11 +57,12 @@ def write_random_model(size: str) -> Path:
 def read(directory: Path) -> tuple[Any, dict[str, np.ndarray]]:
     """The configuration and the float32 weights of a MODEL, an encoder–decoder on tokens."""
     from glassformer.config import ModelConfig
-    from glassformer.runtime.pack import read_weights
+    from glassformer.runtime.arrays import read_weights
 
     file = directory / "config.json"
     config = ModelConfig.from_dict(json.loads(file.read_text(encoding="utf-8"))["model"], str(file))
-    return config, read_weights(directory / "model.safetensors")
+    weights = load_file(directory / "model.safetensors")
+    return config, {name: weight.float().numpy() for name, weight in weights.items()}
 
 
 def ctranslate2_model(directory: Path, precision: str) -> Path:

@@ -19,7 +19,7 @@ from functools import partial
 from benchmarks.measure import Call, Options, Question, System
 
 SENTENCE = "你好"
-FIRST = ", the first time"
+FIRST = " for the first time"
 
 ON_IDS = """
 import sys, ctranslate2
