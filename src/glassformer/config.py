@@ -215,6 +215,10 @@ class PatchEmbedConfig(Config):
     channels: Positive = 3
     class_token: bool = True
     bias: bool = True
+    mean: tuple[float, ...] | None = None
+    """Of each channel, for pixels in 0 … 1: image files are read as ``(pixel − mean) / deviation``. ``None`` is 0.5."""
+    deviation: tuple[PositiveFloat, ...] | None = None
+    """Likewise."""
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -225,6 +229,9 @@ class PatchEmbedConfig(Config):
     def _whole_patches(self) -> Self:
         if self.image_size[0] % self.patch_size[0] or self.image_size[1] % self.patch_size[1]:
             raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
+        for name in ("mean", "deviation"):
+            if len(getattr(self, name) or range(self.channels)) != self.channels:
+                raise ValueError(f"{name} needs one number for each of the {self.channels} channels")
         return self
 
 

@@ -40,6 +40,8 @@ def vit(
     patch_size: Positive | tuple[Positive, Positive] = 16,
     channels: Positive = 3,
     class_token: bool = True,
+    mean: tuple[float, ...] | None = None,
+    deviation: tuple[float, ...] | None = None,
     activation: Activation = "gelu",
     bias: bool = True,
     eps: float = 1e-6,
@@ -53,6 +55,7 @@ def vit(
     Args:
         image_size: Height and width that positions are stored for, or the side of a square; likewise ``patch_size``.
         class_token: Read the class from a token of its own; ``False`` reads it from the mean of all patches.
+        mean: Of the pixels of each channel in 0 … 1, with their ``deviation``, for reading image files.
         bias: Of queries, keys and values.
         labels: Their names, or how many there are.
         head: ``"classifier"`` is that of ``labels``; or any head, or none for hidden states.
@@ -72,7 +75,12 @@ def vit(
         dict(
             d_model=d_model,
             embed=PatchEmbedConfig(
-                image_size=_pair(image_size), patch_size=_pair(patch_size), channels=channels, class_token=class_token
+                image_size=_pair(image_size),
+                patch_size=_pair(patch_size),
+                channels=channels,
+                class_token=class_token,
+                mean=mean,
+                deviation=deviation,
             ),
             encoder=StackConfig(blocks=(block,) * n_layers, final_norm=norm, dropout=dropout),
             head=head,
@@ -110,6 +118,8 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
         image_size=keys.take("image_size", default=224),
         patch_size=keys.take("patch_size", default=16),
         channels=keys.take("num_channels", default=3),
+        mean=keys.take("image_mean", default=None),
+        deviation=keys.take("image_std", default=None),
         activation=keys.activation("hidden_act"),
         bias=keys.take("qkv_bias", default=True),
         eps=keys.take("layer_norm_eps", default=1e-12),
@@ -141,6 +151,8 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         "image_size": _side(embed.image_size),
         "patch_size": _side(embed.patch_size),
         "num_channels": embed.channels,
+        **({"image_mean": list(embed.mean)} if embed.mean else {}),
+        **({"image_std": list(embed.deviation)} if embed.deviation else {}),
         "qkv_bias": block.mixer.bias,
         "layer_norm_eps": block.norm.eps,
         "hidden_dropout_prob": stack.dropout,

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from glassformer.config import ModelConfig
+from glassformer.config import ModelConfig, explain
 from glassformer.errors import UserError
 from glassformer.families import FAMILIES, family_of
 from glassformer.families.family import Family
@@ -28,6 +29,7 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights import export_weights, import_weights
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+PREPROCESSOR, PIXELS = "preprocessor_config.json", ("image_mean", "image_std")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 WRAPPERS = ("_orig_mod.", "module.")
 """What ``torch.compile`` and data parallelism put before every name."""
@@ -69,6 +71,8 @@ def model_config(path: Path) -> ModelConfig:
         return family.from_hf(data)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
+    except ValidationError as error:
+        raise UserError(explain(ModelConfig, error, str(path / CONFIG))) from None
 
 
 def save(
@@ -98,6 +102,8 @@ def save(
     with atomic_directory(directory) as scratch:
         _write_json(scratch / CONFIG, {**data, "dtype": "float32"})
         save_tensors(theirs, scratch / WEIGHTS, {"format": "pt"})
+        if pixels := {key: value for key, value in data.items() if key in PIXELS}:
+            _write_json(scratch / PREPROCESSOR, {"do_normalize": True, **pixels})
         if ids:
             _write_json(scratch / "generation_config.json", ids)
         if tokenizer is not None:
@@ -146,12 +152,21 @@ def read_config(path: Path) -> tuple[dict[str, Any], Family]:
         UserError: It is missing, damaged, or of an unknown type.
     """
     data = _read_json(path / CONFIG)
+    data = {**_pixels(path, data.get("num_channels", 3)), **data}
     name = data.get("model_type")
     family = family_of(str(name))
     if family is None or family.from_hf is None:
         known = ", ".join(kind for family in FAMILIES if family.from_hf for kind in family.hf_types)
         raise UserError(f"{path / CONFIG}: model_type {name!r} is unknown; known are {known}")
     return data, family
+
+
+def _pixels(path: Path, channels: int) -> dict[str, Any]:
+    """How the pixels of image files are scaled, which stands in a file of its own."""
+    told = _read_json(path / PREPROCESSOR, {})
+    if told.get("do_normalize") is False:
+        return {"image_mean": [0.0] * channels, "image_std": [1.0] * channels}
+    return {key: told[key] for key in PIXELS if key in told}
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
