@@ -67,7 +67,9 @@ def open_model(path: Path, device: torch.device, precision: str) -> Any:
     An encoder–decoder without a tokenizer, which nothing can be said to, is given as it is: its ``model`` and
     ``tokenizer`` are all that it has.
     """
-    from glassformer.config import HeadConfig
+    from glassformer.classifier import Classifier
+    from glassformer.config import ClassifierConfig, EmbedConfig, HeadConfig, SpanConfig, TokenClassifierConfig
+    from glassformer.embedder import Embedder, Settings
     from glassformer.engines.model import ModelEngine
     from glassformer.generator import Generator
     from glassformer.translator import Translator
@@ -81,6 +83,11 @@ def open_model(path: Path, device: torch.device, precision: str) -> Any:
         return Translator(engine, loaded.tokenizer, loaded.translation, loaded.framing)
     if config.kind == "decoder" and isinstance(config.head, HeadConfig):
         return Generator(ModelEngine(loaded.model, device, precision), loaded.tokenizer, loaded.framing)
+    engine = ModelEngine(loaded.model, device, precision)
+    if isinstance(config.head, ClassifierConfig):
+        return Classifier(engine, loaded.tokenizer, loaded.framing)
+    if isinstance(config.embed, EmbedConfig) and not isinstance(config.head, TokenClassifierConfig | SpanConfig):
+        return Embedder(engine, loaded.tokenizer, loaded.framing, Settings.read(path))
     return loaded
 
 

@@ -1,0 +1,230 @@
+"""Texts to vectors with an encoder."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from glassformer.engines.engine import Engine
+from glassformer.errors import UserError
+from glassformer.header import Framing
+from glassformer.sentences import Row, checked
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from glassformer.text.tokenizer import Tokenizer
+
+log = logging.getLogger(__name__)
+
+POOLINGS = {"mean": "mean", "cls": "first", "last": "last"}
+BATCH = 32
+READ_AHEAD = 1024
+"""Texts that are sorted by length together."""
+
+
+class Embedding(TypedDict):
+    """A text, its vector, and whether the model read only its beginning."""
+
+    text: str
+    embedding: list[float]
+    truncated: bool
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How vectors are made where the caller does not say.
+
+    Attributes:
+        pooling: One of `POOLINGS`.
+        normalise: Give vectors length 1.
+        max_length: Most tokens of a text, special ones included; None is the model's positions.
+    """
+
+    pooling: str = "mean"
+    normalise: bool = True
+    max_length: int | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Settings | None:
+        """Those of a sentence-transformers directory; None where it is none.
+
+        Raises:
+            UserError: It pools in a way that we cannot, or does more to a vector than to pool and normalise it.
+        """
+        if not (path / "modules.json").is_file():
+            return None
+        modules = [(each["type"].rpartition(".")[2], path / each["path"]) for each in _json(path / "modules.json")]
+        pooling = "mean"
+        for kind, folder in modules:
+            if kind == "Pooling":
+                pooling = _pooling(folder / "config.json")
+            elif kind not in ("Transformer", "Normalize"):
+                raise UserError(f"{path / 'modules.json'}: a module of type {kind} cannot be represented")
+        limits = path / "sentence_bert_config.json"
+        limit = _json(limits).get("max_seq_length") if limits.is_file() else None
+        return cls(pooling, any(kind == "Normalize" for kind, _ in modules), limit)
+
+
+def _pooling(file: Path) -> str:
+    names = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
+    data = _json(file)
+    modes = [key for key, value in data.items() if key.startswith("pooling_mode_") and value]
+    if len(modes) != 1 or modes[0] not in names:
+        raise UserError(f"{file}: {' and '.join(modes) or 'no mode'} cannot be represented, only {', '.join(names)}")
+    return names[modes[0]]
+
+
+def _json(file: Path) -> Any:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file}: missing, though modules.json names it") from None
+    except ValueError as error:
+        raise UserError(f"{file}: not valid JSON ({error})") from None
+
+
+class Embedder:
+    """An encoder with its tokenizer.
+
+    Attributes:
+        engine: what computes.
+        tokenizer: text to ids; None where the source has none, and then no text can be read.
+        framing: what stands around texts.
+        settings: how vectors are made by default.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Tokenizer | None,
+        framing: Framing | None = None,
+        settings: Settings | None = None,
+    ) -> None:
+        self.engine, self.tokenizer = engine, tokenizer
+        self.framing = framing or Framing()
+        self.settings = settings or _settings_of(engine.module.config.head)
+        limits = [limit for limit in (_positions(engine), self.settings.max_length) if limit is not None]
+        self.limit = min(limits, default=None)
+
+    @property
+    def model(self) -> Any:
+        """The torch module, in eval mode, float32."""
+        return self.engine.module
+
+    def embed(
+        self,
+        texts: str | Sequence[str],
+        *,
+        pooling: str | None = None,
+        normalise: bool | None = None,
+        batch_size: int = BATCH,
+    ) -> np.ndarray:
+        """One vector for each text.
+
+        Args:
+            texts: Several, or one; a blank one is a text of no words. One that is too long is cut, with a warning.
+            pooling: `mean` of all tokens' hidden states, `cls` (the first one's) or `last`; by default as the model
+                was trained.
+            normalise: Give vectors length 1; likewise.
+            batch_size: Most texts that are read together. Neither it nor a text's neighbours change its vector.
+
+        Returns:
+            Shape (n, d_model), float32, in the order of the texts; (d_model,) for a single one.
+
+        Raises:
+            UserError: An unknown pooling, or a model without a tokenizer.
+        """
+        import numpy as np
+
+        rows = [texts] if isinstance(texts, str) else list(texts)
+        vectors = [vector for vector, _ in self._vectors(rows, pooling, normalise, batch_size)]
+        d_model = self.model.config.d_model
+        out = np.stack(vectors) if vectors else np.zeros((0, d_model), np.float32)
+        return out[0] if isinstance(texts, str) else out
+
+    def records(
+        self,
+        texts: Iterable[str],
+        *,
+        pooling: str | None = None,
+        normalise: bool | None = None,
+        batch_size: int = BATCH,
+    ) -> Iterator[Embedding]:
+        """`embed` of any number of texts, told one by one as they are done."""
+        texts, read = iter(texts), 0
+        while chunk := list(islice(texts, READ_AHEAD)):
+            told = self._vectors(chunk, pooling, normalise, batch_size, read + 1)
+            for text, (vector, cut) in zip(chunk, told, strict=True):
+                yield Embedding(text=text, embedding=vector.tolist(), truncated=cut)
+            read += len(chunk)
+
+    def _vectors(
+        self, texts: Sequence[str], pooling: str | None, normalise: bool | None, batch_size: int, first: int = 1
+    ) -> list[tuple[np.ndarray, bool]]:
+        """Each text's vector, and whether the text was cut; texts are numbered from ``first``."""
+        pooling = self.settings.pooling if pooling is None else pooling
+        normalise = self.settings.normalise if normalise is None else normalise
+        if pooling not in POOLINGS:
+            raise UserError(f"--pooling {pooling}: must be one of {', '.join(POOLINGS)}")
+        if batch_size < 1:
+            raise UserError(f"--batch-size {batch_size}: must be 1 or more")
+        rows = self._rows(texts, first)
+        vectors: list[Any] = [None] * len(rows)
+        # Texts of like lengths stand together, so that little is padded.
+        order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
+        for at in range(0, len(order), batch_size):
+            batch = order[at : at + batch_size]
+            for index, vector in zip(batch, self._batch([rows[i].ids for i in batch], pooling, normalise), strict=True):
+                vectors[index] = vector
+        return [(vector, row.cut) for vector, row in zip(vectors, rows, strict=True)]
+
+    def _rows(self, texts: Sequence[str], first: int) -> list[Row]:
+        """Texts as the model reads them."""
+        if self.tokenizer is None:
+            raise UserError("this model has no tokenizer, so it reads no text; put its tokenizer.json beside it")
+        before, after = self.framing.before, self.framing.after
+        pieces = self.tokenizer.encode_batch([checked(text, number) for number, text in enumerate(texts, first)])
+        room = None if self.limit is None else max(0, self.limit - len(before) - len(after))
+        rows = [Row([*before, *ids[:room], *after], room is not None and len(ids) > room) for ids in pieces]
+        if cut := [number for number, row in enumerate(rows, first) if row.cut]:
+            more = f" and {len(cut) - 1} more" if len(cut) > 1 else ""
+            log.warning("text %d%s: cut to the model's limit of %d tokens", cut[0], more, self.limit)
+        return rows
+
+    def _batch(self, rows: Sequence[Sequence[int]], pooling: str, normalise: bool) -> np.ndarray:
+        """The vectors of texts that are read together, shape (B, D); zeros for a text without any token."""
+        import torch
+        from torch.nn import functional as F
+
+        from glassformer.data.collate import pad
+        from glassformer.models.heads import pool
+
+        device = next(self.model.parameters()).device
+        ids_BT, mask_BT = (None if each is None else each.to(device) for each in pad([row or [0] for row in rows], 0))
+        precision = torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.engine.precision == "bf16")
+        with torch.inference_mode(), precision:
+            x_BTD = self.model.hidden(ids_BT, mask_BT).float()
+            x_BD = pool(x_BTD, mask_BT, POOLINGS[pooling])
+            x_BD = F.normalize(x_BD, dim=-1) if normalise else x_BD
+        vectors: np.ndarray = x_BD.cpu().numpy()
+        vectors[[not row for row in rows]] = 0
+        return vectors
+
+
+def _settings_of(head: Any) -> Settings:
+    """What a model's own head says of its vectors."""
+    from glassformer.config import PoolConfig
+
+    if not isinstance(head, PoolConfig):
+        return Settings()
+    return Settings(next(name for name, pool in POOLINGS.items() if pool == head.pool), head.normalise)
+
+
+def _positions(engine: Engine) -> int | None:
+    return engine.target_limit if engine.source_limit is None else engine.source_limit
