@@ -56,8 +56,9 @@ def write_random_model(size: str) -> Path:
 
 def read(directory: Path) -> tuple[Any, dict[str, np.ndarray]]:
     """The configuration and the float32 weights of a MODEL, an encoder–decoder on tokens."""
+    from safetensors.torch import load_file
+
     from glassformer.config import ModelConfig
-    from glassformer.runtime.arrays import read_weights
 
     file = directory / "config.json"
     config = ModelConfig.from_dict(json.loads(file.read_text(encoding="utf-8"))["model"], str(file))
