@@ -8,7 +8,8 @@ from ctypes import POINTER, c_char_p, c_float, c_int32, c_void_p
 import numpy as np
 
 from glassformer.runtime import library
-from glassformer.runtime.pack import GROUP, PANEL, TYPES
+from glassformer.runtime.arrays import PANEL
+from glassformer.runtime.pack import GROUP, TYPES
 
 INPUTS = {"fp32": np.float32, "bf16": np.uint16, "int8": np.uint8}
 
@@ -45,6 +46,8 @@ class _Table(ctypes.Structure):
         ("attend_scattered", _function(*(c_void_p, c_void_p, c_int32, c_int32, c_int32, c_int32, c_void_p, c_void_p))),
         ("exponential_sum", _function(c_void_p, c_int32, c_void_p, c_void_p)),
         ("top", _function(c_void_p, c_int32, c_int32, POINTER(Candidate), c_int32)),
+        ("turn", _function(c_void_p, c_void_p, c_void_p, c_int32)),
+        ("gate", _function(c_void_p, c_int32, c_int32)),
     ]
 
 
@@ -92,14 +95,27 @@ class KernelSet:
         )
         return y
 
-    def layer_norm(self, x: np.ndarray, d: int, gain: np.ndarray, bias: np.ndarray, eps: float) -> np.ndarray:
+    def layer_norm(
+        self, x: np.ndarray, d: int, gain: np.ndarray, bias: np.ndarray, eps: float, rms: bool = False
+    ) -> np.ndarray:
         out = filled(x.shape)
-        norm = library.Norm(gain=at(gain), bias=at(bias), eps=eps)
+        norm = library.Norm(gain=at(gain), bias=at(bias), eps=eps, rms=rms)
         self.table.layer_norm(at(x), d, len(x), norm, at(out))
         return out
 
     def add(self, x: np.ndarray, y: np.ndarray) -> None:
         self.table.add(at(x), at(y), len(y))
+
+    def turn(self, x: np.ndarray, angles: np.ndarray) -> np.ndarray:
+        out = aligned(x)
+        cosines, sines = aligned(np.cos(angles).astype(np.float32)), aligned(np.sin(angles).astype(np.float32))
+        self.table.turn(at(out), at(cosines), at(sines), len(angles))
+        return out
+
+    def gate(self, x: np.ndarray, activation: int) -> np.ndarray:
+        out = aligned(x)
+        self.table.gate(at(out), len(x) // 2, activation)
+        return out
 
     def embed(self, matrix: Matrix, id_: int, factor: float) -> np.ndarray:
         out = filled(matrix.k)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from glassformer.runtime import library
-from glassformer.runtime.pack import ACTIVATIONS, PANEL, to_bf16
+from glassformer.runtime.arrays import PANEL, to_bf16
+from glassformer.runtime.support import ACTIVATIONS
 from tests.native.table import KernelSet, Matrix, aligned
 
 SEEDS = range(6)
@@ -253,12 +254,15 @@ def test_layer_norm(each, seed):
     width, eps = -(-d // PANEL) * PANEL, float(r.choice([1e-6, 1e-2]))
     x, gain, bias = (aligned(np.pad(floats(r, d, spread=s), (0, width - d))) for s in (3.0, 1.0, 1.0))
     x[:d] += 10 * r.standard_normal()
-    exact = x[:d].astype(np.float64)
-    exact = (exact - exact.mean()) / np.sqrt(exact.var() + eps) * gain[:d] + bias[:d]
+    plain = x[:d].astype(np.float64)
+    exact = (plain - plain.mean()) / np.sqrt(plain.var() + eps) * gain[:d] + bias[:d]
+    root = plain / np.sqrt((plain**2).mean() + eps) * gain[:d] + bias[:d]
 
     def check(kernels):
         y = kernels.layer_norm(x, d, gain, bias, eps)
         assert np.allclose(y[:d], exact, rtol=1e-4, atol=1e-4) and (y[d:] == 0).all()
+        y_rms = kernels.layer_norm(x, d, gain, bias, eps, rms=True)
+        assert np.allclose(y_rms[:d], root, rtol=1e-5, atol=1e-5) and (y_rms[d:] == 0).all()
         again = aligned(x)
         norm = library.Norm(gain=gain.ctypes.data, bias=bias.ctypes.data, eps=eps)
         kernels.table.layer_norm(again.ctypes.data, d, width, norm, again.ctypes.data)
@@ -279,6 +283,26 @@ def test_add(each, panels):
         _equal(sums[len(y) :], x[len(y) :])
 
     each(check)
+
+
+@pytest.mark.parametrize("half", [1, 4, 8, 13, 32])
+def test_turn_is_a_product_of_complex_numbers(each, half):
+    r = rng(14, half)
+    x, angles = floats(r, 2 * half + 5), r.uniform(-50, 50, half)
+    turned = (x[:half] + 1j * x[half : 2 * half]) * np.exp(1j * angles)
+    exact = np.concatenate([turned.real, turned.imag, x[2 * half :]])
+    each(lambda kernels: _close(kernels.turn(x, angles), exact))
+
+
+@pytest.mark.parametrize("activation", range(5))
+def test_gate(each, activation):
+    x = floats(rng(15, activation), 2 * 80, spread=3.0)
+    exact = np.concatenate([ACTIVE[activation](x[:80].astype(np.float64)) * x[80:], x[80:]])
+    each(lambda kernels: _close(kernels.gate(x, activation), exact))
+
+
+def _close(actual: np.ndarray, expected: np.ndarray) -> None:
+    assert np.abs(actual - expected).max() < 1e-5
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,7 @@ import torch
 from glassformer.config import ModelConfig
 from glassformer.generate import Request, SearchConfig, search
 from glassformer.runtime.library import EngineUnavailable
-from glassformer.runtime.pack import known_throughout
+from glassformer.runtime.support import known_throughout
 from tests.native.models import BOS, EOS, module_of, opened
 from tests.toys import batch
 

@@ -20,7 +20,7 @@ from glassformer.generate.streaming import generate
 from glassformer.models.build import build_model, model_of
 from glassformer.models.heads import pool
 from glassformer.runtime.library import EngineUnavailable
-from glassformer.runtime.pack import known_throughout
+from glassformer.runtime.support import known_throughout
 from tests.family_configs import decoders, encoders, relatives
 from tests.randomised import close, ids, lengths_mask, random_model
 

@@ -14,32 +14,38 @@ import numpy as np
 from glassformer.config import (
     AttentionConfig,
     BlockConfig,
-    Config,
     EmbedConfig,
     GatedMLPConfig,
     HeadConfig,
     LayerNormConfig,
     LearnedPositionConfig,
-    LinearScaling,
-    Llama3Scaling,
     MLPConfig,
     ModelConfig,
     NormConfig,
     RMSNormConfig,
-    RotaryConfig,
     SinusoidalConfig,
     StackConfig,
 )
 from glassformer.errors import UserError
 from glassformer.runtime import format as packed_format
+from glassformer.runtime.arrays import (
+    PANEL,
+    angles,
+    halves,
+    pad_heads,
+    padded,
+    quantise,
+    read_weights,
+    rounded_up,
+    sinusoids,
+    to_bf16,
+)
 from glassformer.runtime.cache import origin
 from glassformer.runtime.engine import NativeModel
-from glassformer.runtime.library import EngineUnavailable
+from glassformer.runtime.support import ACTIVATIONS, check_known, known_throughout
 
-PANEL = 16
 TYPES = {"fp32": 0, "bf16": 1, "int8": 2}
 GROUP = {"fp32": 1, "bf16": 2, "int8": 4}
-ACTIVATIONS = {"relu": 1, "gelu": 2, "gelu-tanh": 3, "silu": 4}
 
 FAITHFUL = 0.998
 """The least cosine between int8's logits and float32's with which "auto" takes int8."""
@@ -82,7 +88,7 @@ class Packer:
             "source_factor": self._factor(config.embed),
             "target_factor": self._factor(target),
             "d": d,
-            "width": _up(d),
+            "width": rounded_up(d),
             "source_vocab": config.embed.vocab_size,
             "target_vocab": vocab,
         }
@@ -94,7 +100,7 @@ class Packer:
             return self._linear("head", vocab, d, config.head.bias)
         if not config.head.bias:
             return target_embed
-        return {**target_embed, "bias": self._array(_padded(self._take("head.bias", vocab), PANEL))}
+        return {**target_embed, "bias": self._array(padded(self._take("head.bias", vocab), PANEL))}
 
     def _factor(self, embed: EmbedConfig) -> float:
         return math.sqrt(self.config.d_model) if embed.scale else 1.0
@@ -104,17 +110,17 @@ class Packer:
         positions = None
         if isinstance(position, SinusoidalConfig):  # the same for both stacks, as a rule: stored once
             if position not in self._sinusoids:
-                self._sinusoids[position] = self._array(_padded(sinusoids(position, self.config.d_model), PANEL))
+                self._sinusoids[position] = self._array(padded(sinusoids(position, self.config.d_model), PANEL))
             positions = self._sinusoids[position]
         elif position is not None:
-            _known(position, LearnedPositionConfig)
+            check_known(position, LearnedPositionConfig)
             table = self._take(f"{name}.position.weight", position.first + position.max_len, self.config.d_model)
             table = table[position.first :]
             if isinstance(self.config.embed, EmbedConfig) and self.config.embed.token_types:
                 # Every token is of the first segment: its row goes with the positions.
                 segments = self._take("embed.token_types", self.config.embed.token_types, self.config.d_model)
                 table = table + segments[0]
-            positions = self._array(_padded(table, PANEL))
+            positions = self._array(padded(table, PANEL))
         stack: dict[str, Any] = {
             "layers": [self._layer(f"{name}.layers.{i}", block) for i, block in enumerate(config.blocks)],
             "positions": positions,
@@ -129,7 +135,7 @@ class Packer:
         return stack
 
     def _layer(self, name: str, block: BlockConfig) -> dict[str, Any]:
-        _known(block.mixer, AttentionConfig)
+        check_known(block.mixer, AttentionConfig)
         d, heads, size = self.config.d_model, block.mixer.n_heads, block.mixer.head_size(self.config.d_model)
         layer: dict[str, Any] = {
             "mixer_norm": self._norm(f"{name}.mixer_residual.norm", block.norm),
@@ -137,7 +143,7 @@ class Packer:
             "out": self._out(f"{name}.mixer", block.mixer),
             "heads": heads,
             "kv_heads": block.mixer.n_kv_heads or heads,
-            "head_size": _up(size),
+            "head_size": rounded_up(size),
             "window": block.mixer.window or 0,
             "pre": int(block.order == "pre"),
             "parallel": int(block.parallel),
@@ -150,11 +156,11 @@ class Packer:
                 "cross_kv": self._projections(f"{name}.cross", ("key", "value"), block.cross),
                 "cross_out": self._out(f"{name}.cross", block.cross),
                 "cross_heads": heads,
-                "cross_head_size": _up(size),
+                "cross_head_size": rounded_up(size),
             }
         if block.ffn is not None:
             gated = isinstance(block.ffn, GatedMLPConfig)
-            _known(block.ffn, GatedMLPConfig if gated else MLPConfig)
+            check_known(block.ffn, GatedMLPConfig if gated else MLPConfig)
             d_ff, bias = block.ffn.d_ff, block.ffn.bias
             parts = ("gate", "up") if gated else ("up",)
             layer |= {
@@ -176,21 +182,21 @@ class Packer:
             factor = np.float32(scale if part == "query" else 1)
             weight, bias = self._both(f"{name}.{part}", heads * size, self.config.d_model, config.bias)
             if config.rotary and part != "value":
-                order = _halves(config.rotary, heads, size)
+                order = halves(config.rotary, heads, size)
                 weight, bias = weight[order], bias[order]
-            matrices.append((_pad_heads(weight * factor, heads, size), _pad_heads(bias * factor, heads, size)))
+            matrices.append((pad_heads(weight * factor, heads, size), pad_heads(bias * factor, heads, size)))
         return self._stacked(matrices)
 
     def _out(self, name: str, config: AttentionConfig) -> dict[str, Any]:
         heads, size = config.n_heads, config.head_size(self.config.d_model)
         bias = config.bias if config.out_bias is None else config.out_bias
         weight, bias_D = self._both(f"{name}.out", self.config.d_model, heads * size, bias)
-        return self._matrix(_pad_heads(weight.T, heads, size).T, bias_D)
+        return self._matrix(pad_heads(weight.T, heads, size).T, bias_D)
 
     def _stacked(self, parts: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
         """Matrices and biases one under the other, each padded by itself, as one `Linear`."""
-        weights = np.concatenate([_padded(weight, PANEL, 1) for weight, _ in parts])
-        return self._matrix(weights, np.concatenate([_padded(bias, PANEL) for _, bias in parts]))
+        weights = np.concatenate([padded(weight, PANEL, 1) for weight, _ in parts])
+        return self._matrix(weights, np.concatenate([padded(bias, PANEL) for _, bias in parts]))
 
     def _both(self, name: str, n: int, k: int, bias: bool) -> tuple[np.ndarray, np.ndarray]:
         return self._take(f"{name}.weight", n, k), self._take(f"{name}.bias", n) if bias else np.zeros(n, np.float32)
@@ -211,7 +217,7 @@ class Packer:
 
     def _matrix(self, weight: np.ndarray, bias: np.ndarray) -> dict[str, Any]:
         """A matrix [n, k] and its bias, as a `Linear`."""
-        weight, bias = _padded(weight, PANEL, PANEL), _padded(bias, PANEL)
+        weight, bias = padded(weight, PANEL, PANEL), padded(bias, PANEL)
         n, k = weight.shape
         linear: dict[str, Any] = {"n": n, "k": k, "type": TYPES[self.precision], "bias": self._array(bias)}
         if self.precision == "int8":
@@ -229,13 +235,13 @@ class Packer:
         if config is None:
             return {"eps": 0.0}
         rms = isinstance(config, RMSNormConfig)
-        _known(config, RMSNormConfig if rms else LayerNormConfig)
+        check_known(config, RMSNormConfig if rms else LayerNormConfig)
         gain = self._take(f"{name}.weight", self.config.d_model)
         biased = isinstance(config, LayerNormConfig) and config.bias
         bias = self._take(f"{name}.bias", len(gain)) if biased else np.zeros_like(gain)
         return {
-            "gain": self._array(_padded(gain, PANEL)),
-            "bias": self._array(_padded(bias, PANEL)),
+            "gain": self._array(padded(gain, PANEL)),
+            "bias": self._array(padded(bias, PANEL)),
             "eps": config.eps,
             "rms": int(rms),
         }
@@ -247,109 +253,40 @@ class Packer:
         return {"at": at, "bytes": array.nbytes}
 
 
-def sinusoids(config: SinusoidalConfig, d_model: int) -> np.ndarray:
-    """The table (max_len, d_model) that `glassformer.nn.position.sinusoids` computes."""
-    angles = np.arange(config.first, config.first + config.max_len, dtype=np.float64)[:, None]
-    angles = angles * config.base ** (-np.arange(0, d_model, 2, dtype=np.float64) / d_model)
-    pairs = np.sin(angles), np.cos(angles)
-    if config.layout == "interleaved":
-        return np.stack(pairs, axis=-1).reshape(config.max_len, d_model)
-    return np.concatenate(pairs, axis=-1)
-
-
-def angles(config: RotaryConfig, size: int) -> tuple[np.ndarray, float]:
-    """The angle a position of each pair of features, float64, and what `glassformer.nn.rotary` multiplies by."""
-    turned, scaling = int(config.fraction * size), config.scaling
-    frequencies = config.base ** (-np.arange(0, turned, 2, dtype=np.float64) / turned)
-    if isinstance(scaling, LinearScaling):
-        frequencies /= scaling.factor
-    elif isinstance(scaling, Llama3Scaling):
-        turns = scaling.original_max_len * frequencies / (2 * math.pi)
-        low, high = scaling.low_freq_factor, scaling.high_freq_factor
-        kept = np.clip((turns - low) / (high - low), 0, 1)
-        frequencies = kept * frequencies + (1 - kept) * frequencies / scaling.factor
-    elif scaling is not None:
-        raise EngineUnavailable(f"it does not know the scaling {scaling.type}")
-    return frequencies, 1.0
-
-
-def _halves(config: RotaryConfig, heads: int, size: int) -> np.ndarray:
-    """The order of rows in which the features of a pair stand half of what turns apart, whatever their own layout."""
-    order = np.arange(size)
-    if config.layout == "interleaved":
-        turned = int(config.fraction * size)
-        order[:turned] = np.concatenate([order[0:turned:2], order[1:turned:2]])
-    return (np.arange(heads)[:, None] * size + order).reshape(-1)
-
-
-def quantise(weight_NK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Symmetric int8, one scale a row: weight ≈ scale · q, |q| ≤ 127.
-
-    Returns:
-        q (N, K) int8 and scale (N,) float32.
-    """
-    scale_N = (np.abs(weight_NK).max(1) / 127).astype(np.float32)
-    inverse_N = np.divide(1, scale_N, out=np.zeros_like(scale_N), where=scale_N > 1e-35)
-    return np.clip(np.rint(weight_NK * inverse_N[:, None]), -127, 127).astype(np.int8), scale_N
-
-
-def to_bf16(values: np.ndarray) -> np.ndarray:
-    """The upper halves of float32, rounded to nearest, ties to even, as uint16."""
-    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-
-
-def read_weights(file: Path) -> dict[str, np.ndarray]:
-    """A safetensors file's float tensors as float32 (https://github.com/huggingface/safetensors, "Format").
-
-    Raises:
-        UserError: it is missing or damaged.
-    """
-    try:
-        data = np.memmap(file, np.uint8, "r")
-        length = int(data[:8].view("<u8")[0])
-        header = json.loads(bytes(data[8 : 8 + length]))
-        weights = {}
-        for name, entry in header.items():
-            if name == "__metadata__":
-                continue
-            first, last = entry["data_offsets"]
-            raw = data[8 + length + first : 8 + length + last]
-            if entry["dtype"] == "BF16":
-                values = (raw.view("<u2").astype(np.uint32) << 16).view(np.float32)
-            else:
-                values = raw.view({"F32": "<f4", "F16": "<f2", "F64": "<f8"}[entry["dtype"]]).astype(np.float32)
-            weights[name] = values.reshape(entry["shape"])
-    except FileNotFoundError:
-        raise UserError(f"{file.parent}: not a model directory: it has no {file.name}") from None
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise UserError(f"{file}: damaged or not readable ({error}); copy or train it again") from None
-    return weights
-
-
 def pack(directory: Path, precision: str, file: Path) -> None:
-    """Packs the MODEL in `directory` into `file`.
-
-    Args:
-        precision: "int8", "bf16", "fp32", or "auto": int8 where its logits stay close (`FAITHFUL`), else bf16.
+    """Packs the MODEL in `directory` into `file`; arguments and errors are those of `pack_model`.
 
     Raises:
         UserError: the MODEL is damaged, or holds NaN.
-        EngineUnavailable: it has a part that the native engine does not know.
     """
-    config, weights, of = _config(directory), read_weights(directory / "model.safetensors"), origin(directory)
+    weights = read_weights(directory / "model.safetensors")
     try:
-        if precision != "auto":
-            return Packer(config, weights, precision).write(file, of)
-        with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-            exact, small = Path(scratch) / "fp32", Path(scratch) / "int8"
-            Packer(config, weights, "fp32").write(exact, of)
-            Packer(config, weights, "int8").write(small, of)
-            if cosine(exact, small) < FAITHFUL:
-                Packer(config, weights, "bf16").write(small, of)
-            small.replace(file)
+        pack_model(_config(directory), weights, precision, file, origin(directory))
     except KeyError as error:
         raise UserError(f"{directory}: model.safetensors lacks {error.args[0]}; copy or train it again") from None
+
+
+def pack_model(config: ModelConfig, weights: Weights, precision: str, file: Path, origin: str) -> None:
+    """Packs a model into `file`.
+
+    Args:
+        weights: float32, by the names of the torch module's `state_dict`.
+        precision: "int8", "bf16", "fp32", or "auto": int8 where its logits stay close (`FAITHFUL`), else bf16.
+        origin: what tells this state of the model from another (`glassformer.runtime.cache`).
+
+    Raises:
+        UserError: an array is not as the configuration says, or holds NaN.
+        EngineUnavailable: it has a part that the native engine does not know.
+    """
+    if precision != "auto":
+        return Packer(config, weights, precision).write(file, origin)
+    with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
+        exact, small = Path(scratch) / "fp32", Path(scratch) / "int8"
+        Packer(config, weights, "fp32").write(exact, origin)
+        Packer(config, weights, "int8").write(small, origin)
+        if cosine(exact, small) < FAITHFUL:
+            Packer(config, weights, "bf16").write(small, origin)
+        small.replace(file)
 
 
 def cosine(exact: Path, other: Path, sentences: int = 16, length: int = 12, steps: int = 4) -> float:
@@ -378,80 +315,3 @@ def _config(directory: Path) -> ModelConfig:
         return ModelConfig.from_dict(json.loads(file.read_text(encoding="utf-8"))["model"], str(file))
     except (OSError, ValueError, KeyError) as error:
         raise UserError(f"{file}: cannot be read ({error})") from None
-
-
-KNOWN: dict[type[Config], set[str]] = {
-    ModelConfig: {"d_model", "embed", "target_embed", "encoder", "decoder", "head", "tie", "init"},
-    EmbedConfig: {"vocab_size", "scale", "token_types"},
-    HeadConfig: {"bias"},
-    StackConfig: {"position", "input_norm", "blocks", "final_norm", "dropout"},
-    LearnedPositionConfig: {"max_len", "first"},
-    BlockConfig: {"mixer", "cross", "ffn", "norm", "order", "parallel", "dropout"},
-    AttentionConfig: {
-        *("n_heads", "n_kv_heads", "d_head", "causal", "window", "bias", "out_bias", "scale", "rotary"),
-    },
-    MLPConfig: {"d_ff", "activation", "bias"},
-    GatedMLPConfig: {"d_ff", "activation", "bias"},
-    LayerNormConfig: {"eps", "bias"},
-    RMSNormConfig: {"eps"},
-}
-"""What of each part the native engine computes; every other setting must stand at its default."""
-
-
-def _known(part: Any, known: type[Config]) -> None:
-    if type(part) is not known:
-        raise EngineUnavailable(f"it does not know {type(part).__name__.removesuffix('Config')}")
-    for name, field in known.model_fields.items():
-        if name not in KNOWN[known] and getattr(part, name) != field.default:
-            raise EngineUnavailable(f"it does not know {known.__name__.removesuffix('Config')}.{name}")
-
-
-def known_throughout(config: ModelConfig) -> None:
-    """Refuses, by name, whatever the native engine does not compute.
-
-    Raises:
-        EngineUnavailable: The configuration holds such a part or setting.
-    """
-    _known(config, ModelConfig)
-    for embed in (config.embed, config.target_embed):
-        if embed is not None:
-            _known(embed, EmbedConfig)
-    if config.decoder is not None:
-        _known(config.head, HeadConfig)
-    for name, stack in config.stacks:
-        _known(stack, StackConfig)
-        if len({block.mixer.rotary for block in stack.blocks}) != 1:
-            raise EngineUnavailable("it does not know a stack whose blocks turn differently, or one without blocks")
-        if isinstance(config.embed, EmbedConfig) and config.embed.token_types and name == "encoder":
-            _known(stack.position, LearnedPositionConfig)
-        for block in stack.blocks:
-            _known(block, BlockConfig)
-            for attention in (block.mixer, block.cross):
-                if attention is not None:
-                    _known(attention, AttentionConfig)
-                    whole = attention.causal or not (attention.rotary or attention.window or attention.n_kv_heads)
-                    if not whole:
-                        raise EngineUnavailable(
-                            "it knows rotary positions, windows and grouped heads in a decoder only"
-                        )
-            if block.ffn is not None and block.ffn.activation not in ACTIVATIONS:
-                raise EngineUnavailable(f"it does not know the activation {block.ffn.activation}")
-
-
-def _up(n: int) -> int:
-    return -(-n // PANEL) * PANEL
-
-
-def _padded(array: np.ndarray, *multiples: int) -> np.ndarray:
-    """Zeros behind the last axes, up to multiples of these."""
-    array = np.asarray(array, np.float32)
-    axes = [(0, 0)] * (array.ndim - len(multiples))
-    axes += [(0, -size % m) for size, m in zip(array.shape[-len(multiples) :], multiples, strict=True)]
-    return np.pad(array, axes)
-
-
-def _pad_heads(array: np.ndarray, heads: int, size: int) -> np.ndarray:
-    """[heads · size, …] to [heads · size padded, …], zeros behind each head."""
-    split = array.reshape(heads, size, *array.shape[1:])
-    padded = np.pad(split, [(0, 0), (0, _up(size) - size), *[(0, 0)] * (array.ndim - 1)])
-    return padded.reshape(heads * _up(size), *array.shape[1:])
