@@ -83,16 +83,20 @@ def load(
 
 
 def _other(path: Path, device: str | torch.device, engine: str, precision: str, threads: int | None) -> Any:
-    """What is no translator of ours: PyTorch's module computes it."""
+    """What is no translator of ours: PyTorch's module computes it, or where it is asked for, the native engine."""
     import torch
 
-    if engine not in ("auto", "model"):
-        raise UserError(f"--engine {engine}: it runs translators only; leave it out")
-    if precision == "int8":
-        raise UserError("--precision int8: translators only have it; give fp32, bf16 or auto")
+    if engine == "torch":
+        raise UserError("--engine torch: it runs translators only; give native or model")
+    native = engine == "native" or (engine == "auto" and precision == "int8")
+    if precision == "int8" and not native:
+        raise UserError("--precision int8: only --engine native has it for this model; give fp32, bf16 or auto")
     if threads is not None:
         torch.set_num_threads(threads)
-    return open_model(path, _device(device), precision)
+    used = torch.device("cpu") if native and device == "auto" else _device(device)
+    if native and used.type != "cpu":
+        raise UserError(f"--engine native: it runs on the CPU only, not on {used}")
+    return open_model(path, used, precision, native, threads)
 
 
 def _native(path: Path, device: str | torch.device, precision: str, threads: int | None) -> Translator:
@@ -108,7 +112,7 @@ def _native(path: Path, device: str | torch.device, precision: str, threads: int
 
         return load_model(path).model
 
-    engine = open_native(path, header, precision, threads, load_module)
+    engine = open_native(path, header.vocab_size, precision, threads, load_module)
     return Translator(engine, read_tokenizer(path, header.tokenizer_sha256), header.translation, header.framing)
 
 

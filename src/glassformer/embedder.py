@@ -197,23 +197,15 @@ class Embedder:
             log.warning("text %d%s: cut to the model's limit of %d tokens", cut[0], more, self.limit)
         return rows
 
-    def _batch(self, rows: Sequence[Sequence[int]], pooling: str, normalise: bool) -> np.ndarray:
-        """The vectors of texts that are read together, shape (B, D); zeros for a text without any token."""
-        import torch
-        from torch.nn import functional as F
+    def _batch(self, rows: Sequence[Sequence[int]], pooling: str, normalise: bool) -> list[np.ndarray]:
+        """The vectors (D,) of texts that are read together; zeros for a text without any token."""
+        import numpy as np
 
-        from glassformer.data.collate import pad
-        from glassformer.models.heads import pool
-
-        device = next(self.model.parameters()).device
-        ids_BT, mask_BT = (None if each is None else each.to(device) for each in pad([row or [0] for row in rows], 0))
-        precision = torch.autocast(device.type, dtype=torch.bfloat16, enabled=self.engine.precision == "bf16")
-        with torch.inference_mode(), precision:
-            x_BTD = self.model.hidden(ids_BT, mask_BT).float()
-            x_BD = pool(x_BTD, mask_BT, POOLINGS[pooling])
-            x_BD = F.normalize(x_BD, dim=-1) if normalise else x_BD
-        vectors: np.ndarray = x_BD.cpu().numpy()
-        vectors[[not row for row in rows]] = 0
+        vectors = []
+        for x_SD in self.engine.hidden(rows):
+            x_SD = x_SD if len(x_SD) else np.zeros((1, x_SD.shape[1]), np.float32)
+            vector = {"mean": x_SD.mean(0), "first": x_SD[0], "last": x_SD[-1]}[POOLINGS[pooling]]
+            vectors.append(vector / max(np.linalg.norm(vector), 1e-12) if normalise else vector)
         return vectors
 
 

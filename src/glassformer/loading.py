@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from glassformer.config import ModelConfig
+    from glassformer.engines.engine import Engine
     from glassformer.store import Loaded
 
 
@@ -61,8 +62,14 @@ def read_model_config(path: Path) -> ModelConfig:
     return interop.model_config(path, name)
 
 
-def open_model(path: Path, device: torch.device, precision: str) -> Any:
+def open_model(path: Path, device: torch.device, precision: str, native: bool, threads: int | None = None) -> Any:
     """A `Generator`, `Embedder`, `Classifier` or `Translator`, by what the model is.
+
+    Args:
+        native: Whether the native engine computes, with so many threads; PyTorch's module does else.
+
+    Raises:
+        UserError: As `read_model`; or the native engine cannot run the model.
 
     An encoder–decoder without a tokenizer, which nothing can be said to, is given as it is: its ``model`` and
     ``tokenizer`` are all that it has.
@@ -76,19 +83,40 @@ def open_model(path: Path, device: torch.device, precision: str) -> Any:
 
     loaded = read_model(path)
     config: ModelConfig = loaded.model.config
+
+    def engine() -> Engine:
+        if not native:
+            return ModelEngine(loaded.model, device, precision)
+        return _native(path, loaded.model, precision, threads)
+
     if config.kind == "encoder-decoder":
         if loaded.tokenizer is None:
             return loaded
-        engine = ModelEngine(loaded.model, device, precision)
-        return Translator(engine, loaded.tokenizer, loaded.translation, loaded.framing)
+        return Translator(engine(), loaded.tokenizer, loaded.translation, loaded.framing)
     if config.kind == "decoder" and isinstance(config.head, HeadConfig):
-        return Generator(ModelEngine(loaded.model, device, precision), loaded.tokenizer, loaded.framing)
-    engine = ModelEngine(loaded.model, device, precision)
+        return Generator(engine(), loaded.tokenizer, loaded.framing)
     if isinstance(config.head, ClassifierConfig):
-        return Classifier(engine, loaded.tokenizer, loaded.framing)
+        return Classifier(ModelEngine(loaded.model, device, precision), loaded.tokenizer, loaded.framing)
     if isinstance(config.embed, EmbedConfig) and not isinstance(config.head, TokenClassifierConfig | SpanConfig):
-        return Embedder(engine, loaded.tokenizer, loaded.framing, Settings.read(path))
+        return Embedder(engine(), loaded.tokenizer, loaded.framing, Settings.read(path))
     return loaded
+
+
+def _native(path: Path, module: Any, precision: str, threads: int | None) -> Engine:
+    """The native engine over a module's weights, packed where no earlier call has left them packed."""
+    from glassformer.engines.engine import Unavailable
+    from glassformer.engines.native import open_native
+
+    def pack(file: Path, origin: str) -> None:
+        from glassformer.runtime.pack import pack_model
+
+        weights = {name: tensor.float().numpy() for name, tensor in module.state_dict().items()}
+        pack_model(module.config, weights, precision, file, origin)
+
+    try:
+        return open_native(path, module.config.target_vocab_size, precision, threads, lambda: module, pack)
+    except Unavailable as error:
+        raise UserError(f"--engine native: {error}") from None
 
 
 def _format(path: Path) -> str | None:

@@ -36,7 +36,8 @@ BOTH = Translation(source="zh", target="en", both_directions=True)
 class FakeNative:
     """The native engine's interface over the torch module; counts what is asked of it."""
 
-    precision = "fp32"
+    precision, prompted = "fp32", False
+    source_limit = target_limit = 64
 
     def __init__(self, module) -> None:
         self.module, self.calls = module, Counter()
@@ -123,7 +124,7 @@ def pair(model, request, tmp_path, monkeypatch):
             fake = CountedNative(NativeModel.open(packed(model, "fp32")))
         except EngineUnavailable as reason:
             pytest.skip(f"the native engine is not there: {reason}")
-    engine = NativeEngine(fake, Header.read(model), lambda: torch_one.model)
+    engine = NativeEngine(fake, Header.read(model).vocab_size, lambda: torch_one.model)
     return torch_one, Translator(engine, torch_one.tokenizer, BOTH), fake
 
 
@@ -237,7 +238,7 @@ import sys, types
 from collections import namedtuple
 Found = namedtuple("Found", "ids token_logprobs finished")
 class NativeModel:
-    precision = "int8"
+    precision, prompted, source_limit, target_limit = "int8", False, 64, 64
     open = classmethod(lambda cls, file, threads=None: cls())
     def search(self, sources, **options):
         return [[Found(tuple(ids[1:-1]), (-1.0,) * (len(ids) - 1), True)] for ids in sources]
@@ -245,7 +246,7 @@ class NativeModel:
         return [[-1.0] * len(ids) for ids in targets]
 for name, content in {
     "engine": {"NativeModel": NativeModel, "EngineUnavailable": OSError},
-    "cache": {"packed": lambda path, precision: path},
+    "cache": {"packed": lambda path, precision, pack: path},
 }.items():
     module = sys.modules["glassformer.runtime." + name] = types.ModuleType(name)
     vars(module).update(content)

@@ -10,6 +10,8 @@ from glassformer.generate.events import Event
 from glassformer.generate.hypothesis import Hypothesis
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from glassformer.models.seq2seq import Seq2Seq
 
 ENGINES = ("auto", "native", "torch", "model")
@@ -57,3 +59,6 @@ class Engine(Protocol):
         self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], bos_id: int
     ) -> list[list[float]]:
         """The natural log-probability of each token of each target, which holds its `</s>`, by teacher forcing."""
+
+    def hidden(self, sources: Sequence[Sequence[int]]) -> list[np.ndarray]:
+        """The last hidden states of each source, float32 (S, D), of a model that has one stack."""

@@ -19,6 +19,8 @@ from glassformer.generate.protocol import Decodable
 from glassformer.generate.streaming import generate, stream
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from glassformer.models.seq2seq import Seq2Seq
 
 Ids = Sequence[Sequence[int]]
@@ -69,6 +71,13 @@ class ModelEngine:
             logits_BTV = self.decodable.step(target_BT, state, last_only=False)
         logprob_BT = logits_BTV.float().log_softmax(-1).gather(2, label_BT.unsqueeze(2)).squeeze(2)
         return [row_T[: len(target)] for row_T, target in zip(logprob_BT.tolist(), targets, strict=True)]
+
+    @torch.inference_mode()
+    def hidden(self, sources: Ids) -> list[np.ndarray]:
+        ids_BS, mask_BS = _padded([list(ids) or [_PADDING] for ids in sources], self.device)
+        with self._autocast():
+            x_BSD = self.module.hidden(ids_BS, mask_BS).float().cpu()  # type: ignore[arg-type]
+        return [x_SD[: len(ids)].numpy() for x_SD, ids in zip(x_BSD, sources, strict=True)]
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16")

@@ -15,9 +15,10 @@ from glassformer.generate.constraints import check_constraints, limits, refuse_p
 from glassformer.generate.events import End, Event, Token
 from glassformer.generate.hypothesis import Hypothesis, normalised_score
 from glassformer.generate.processors import BannedWords, NoRepeatNgram, Processor
-from glassformer.header import Header
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from glassformer.models.seq2seq import Seq2Seq
     from glassformer.runtime.engine import NativeModel
 
@@ -29,16 +30,17 @@ class NativeEngine:
 
     Args:
         native: the packed model.
-        header: of the model's directory.
+        vocab_size: the number of logits.
         load_module: reads the torch module, which is done when it is first asked for.
     """
 
     name = "native"
 
-    def __init__(self, native: NativeModel, header: Header, load_module: Callable[[], Seq2Seq]) -> None:
+    def __init__(self, native: NativeModel, vocab_size: int, load_module: Callable[[], Seq2Seq]) -> None:
         self._native, self._load_module = native, load_module
-        self.precision, self.vocab_size = native.precision, header.vocab_size
-        self.source_limit, self.target_limit = header.source_limit, header.target_limit
+        self.precision, self.vocab_size = native.precision, vocab_size
+        self.source_limit = None if native.prompted else native.source_limit
+        self.target_limit = native.target_limit
 
     @cached_property
     def module(self) -> Seq2Seq:
@@ -47,7 +49,6 @@ class NativeEngine:
     def decode(self, sources: Ids, config: SearchConfig | SamplingConfig, request: Request) -> list[list[Hypothesis]]:
         constraints = check_constraints(request, len(sources))
         bans = _bans(request.processors)
-        assert request.bos_id is not None, "the native engine holds encoder–decoders alone"
         forced = any(constraint.phrases for constraint in constraints)
         if not isinstance(config, SearchConfig) or config.groups > 1 or bans is None or forced:
             from glassformer.engines.model import decode_ids
@@ -60,7 +61,7 @@ class NativeEngine:
             beam_size=config.beam_size,
             n_best=config.n_best,
             length_penalty=config.length_penalty,
-            bos_id=request.bos_id,
+            bos_id=0 if request.bos_id is None else request.bos_id,  # a prompt needs none
             eos_id=request.eos_id,
             banned_ids=sorted(set(request.banned_ids)),
             **bans,
@@ -79,7 +80,8 @@ class NativeEngine:
         ]
 
     def stream(self, sources: Ids, config: SamplingConfig, request: Request) -> Iterator[Event]:
-        if not config.warpers and not request.processors:
+        # A translation is short, so that telling it at once is sooner than loading PyTorch; a continuation may be long.
+        if not config.warpers and not request.processors and not self._native.prompted:
             yield from self._greedy(sources, config, request)
             return
         from glassformer.engines.model import stream_ids
@@ -102,6 +104,9 @@ class NativeEngine:
     def logprobs(self, sources: Ids, targets: Ids, bos_id: int) -> list[list[float]]:
         return [list(row) for row in self._native.score(sources, targets, bos_id=bos_id)]
 
+    def hidden(self, sources: Ids) -> list[np.ndarray]:
+        return self._native.encode(sources)
+
     @cached_property
     def _decodable(self) -> Any:
         from glassformer.runtime.decodable import NativeDecodable
@@ -120,9 +125,14 @@ def _bans(processors: Sequence[Processor]) -> dict[str, Any] | None:
 
 
 def open_native(
-    path: Path, header: Header, precision: str, threads: int | None, load_module: Callable[[], Seq2Seq]
+    path: Path,
+    vocab_size: int,
+    precision: str,
+    threads: int | None,
+    load_module: Callable[[], Seq2Seq],
+    pack: Callable[[Path, str], None] | None = None,
 ) -> NativeEngine:
-    """The native engine over a MODEL directory.
+    """The native engine over a MODEL directory, or whatever `pack` packs (`glassformer.runtime.cache.packed`).
 
     Raises:
         Unavailable: it cannot run here, or not this model in this precision.
@@ -133,7 +143,7 @@ def open_native(
     except ImportError as error:
         raise Unavailable(f"it is not part of this installation ({error})") from None
     try:
-        native = NativeModel.open(packed(path, precision), threads=threads)
+        native = NativeModel.open(packed(path, precision, pack), threads=threads)
     except EngineUnavailable as error:
         raise Unavailable(str(error)) from None
-    return NativeEngine(native, header, load_module)
+    return NativeEngine(native, vocab_size, load_module)

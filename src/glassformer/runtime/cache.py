@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from glassformer.errors import UserError
@@ -12,14 +13,18 @@ from glassformer.runtime import format as packed_format
 from glassformer.runtime.library import EngineUnavailable
 
 
-def packed(directory: Path, precision: str) -> Path:
-    """The packed file of a MODEL: packed now, or found where an earlier call left it.
+def packed(model: Path, precision: str, pack: Callable[[Path, str], None] | None = None) -> Path:
+    """The packed file of a model: packed now, or found where an earlier call left it.
+
+    Args:
+        model: a MODEL directory, or where `pack` is given, any file or directory that a model is read from.
+        pack: packs it, given the file to write and what stands for this state of the model.
 
     It lies in `$GLASSFORMER_CACHE`, or `$XDG_CACHE_HOME/glassformer`, or `~/.cache/glassformer`, or where none of them
     can be written, in the directory for temporary files.
     """
-    name = f"{hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:16]}-{precision}.packed"
-    expected = origin(directory)
+    name = f"{hashlib.sha256(os.fsencode(model.resolve())).hexdigest()[:16]}-{precision}.packed"
+    expected = origin(model)
     places = [place for place in _places() if _usable(place)]
     for place in places:
         if (place / name).exists():
@@ -30,20 +35,28 @@ def packed(directory: Path, precision: str) -> Path:
                 pass  # of another version, or damaged: packed anew
     if not places:
         raise EngineUnavailable("no directory to pack the model into can be written; set GLASSFORMER_CACHE to one")
-    from glassformer.runtime.pack import pack
+    file = places[0] / name
+    if pack is None:
+        from glassformer.runtime.pack import pack as pack_directory
 
-    pack(directory, precision, places[0] / name)
-    return places[0] / name
+        pack_directory(model, precision, file)
+    else:
+        pack(file, expected)
+    return file
 
 
-def origin(directory: Path) -> str:
-    """What tells one state of a MODEL from another, without reading its weights."""
+def origin(model: Path) -> str:
+    """What tells one state of a model from another, without reading its weights."""
     try:
-        config = (directory / "config.json").read_bytes()
-        weights = (directory / "model.safetensors").stat()
+        config = b"" if model.is_file() else (model / "config.json").read_bytes()
+        files = [model] if model.is_file() else sorted(model.glob("*.safetensors"))
+        stats = [file.stat() for file in files]
     except OSError as error:
-        raise UserError(f"{directory}: not a model directory ({error.strerror})") from None
-    return f"{hashlib.sha256(config).hexdigest()[:16]}-{weights.st_size}-{weights.st_mtime_ns}"
+        raise UserError(f"{model}: not a model directory ({error.strerror})") from None
+    if not stats:
+        raise UserError(f"{model}: not a model directory: it has no model.safetensors")
+    weights = "-".join(f"{stat.st_size}-{stat.st_mtime_ns}" for stat in stats)
+    return f"{hashlib.sha256(config).hexdigest()[:16]}-{hashlib.sha256(weights.encode()).hexdigest()[:16]}"
 
 
 def _places() -> list[Path]:
