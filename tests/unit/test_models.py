@@ -236,6 +236,11 @@ def test_a_text_goes_on_from_its_prompt_whatever_stands_beside_it(beam: int | No
         torch.cat([prompts, torch.tensor([[5, 7]] * 3)], 1),
         torch.cat([mask, torch.ones(3, 2, dtype=torch.bool)], 1),
     )
+    for row, (found, *_) in enumerate(search(model, prompts, mask, SearchConfig(beam_size=beam or 1), forced)):
+        text = torch.cat([prompts[row][mask[row]], torch.tensor(found.ids)])
+        logprobs = model(text[None])[0].log_softmax(-1)[-len(found.ids) - 1 : -1]
+        told = torch.tensor(found.token_logprobs, dtype=torch.float32)[: len(found.ids)]
+        close(told, logprobs[torch.arange(len(found.ids)), torch.tensor(found.ids)])
     cut = Request(bos_id=None, eos_id=1, max_length=7)
     assert write(prompts, mask, forced) == [(5, 7, *rest) for rest in write(*longer, cut)] or beam == 3
 
