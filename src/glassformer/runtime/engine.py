@@ -69,7 +69,7 @@ class NativeModel:
         """Maps a packed file.
 
         Args:
-            threads: None is one for each processor that this process may use.
+            threads: None is one for each processor that this process may use; at most four times as many are taken.
             kernels: an instruction set of `kernel_sets`; None is the best.
 
         Raises:
@@ -82,8 +82,9 @@ class NativeModel:
         if kernels is not None and kernels not in sets:
             raise EngineUnavailable(f"no kernels {kernels!r} here; there are {', '.join(sets)}")
         header, data, start = packed_format.read(Path(file))
+        most = _processors()
         try:
-            return cls(header, data, start, threads or _processors(), kernels or sets[0])
+            return cls(header, data, start, min(threads or most, 4 * most), kernels or sets[0])
         except (KeyError, TypeError, AttributeError) as error:
             raise EngineUnavailable(f"{file}: its header is damaged ({error}); delete it") from None
 

@@ -284,7 +284,7 @@ def pack_model(config: ModelConfig, weights: Weights, precision: str, file: Path
         exact, small = Path(scratch) / "fp32", Path(scratch) / "int8"
         Packer(config, weights, "fp32").write(exact, origin)
         Packer(config, weights, "int8").write(small, origin)
-        if cosine(exact, small) < FAITHFUL:
+        if not cosine(exact, small) >= FAITHFUL:  # NaN is not faithful, either
             Packer(config, weights, "bf16").write(small, origin)
         small.replace(file)
 
