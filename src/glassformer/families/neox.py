@@ -102,7 +102,7 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
     mixer, ffn = block.mixer, block.ffn
     if not isinstance(ffn, MLPConfig) or mixer.rotary is None:
         raise UserError("it has gated feed-forward parts, or no rotary positions")
-    share = {"rotary_pct": mixer.rotary.fraction, "partial_rotary_factor": mixer.rotary.fraction}
+    share = {"rotary_pct": mixer.rotary.fraction, "rotary_emb_base": mixer.rotary.base}
     return {
         "architectures": [
             next(name for name, head in ARCHITECTURES.items() if (head is None) == (config.head is None))

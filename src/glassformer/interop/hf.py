@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from glassformer.config import ModelConfig, explain
+from glassformer.config import ModelConfig, PoolerConfig, explain
 from glassformer.errors import UserError
 from glassformer.families import FAMILIES, family_of
 from glassformer.families.family import Family
@@ -29,6 +29,8 @@ from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights import export_weights, import_weights
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+LEGACY = {"gamma": "weight", "beta": "bias"}
+"""What TensorFlow called the two numbers of a norm; Google's BERTs still do."""
 PREPROCESSOR, PIXELS = "preprocessor_config.json", ("image_mean", "image_std")
 PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 WRAPPERS = ("_orig_mod.", "module.")
@@ -66,13 +68,18 @@ def model_config(path: Path) -> ModelConfig:
         UserError: As `load`.
     """
     data, family = read_config(path)
+    try:
+        return _from_hf(family, data)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def _from_hf(family: Family, data: Mapping[str, Any]) -> ModelConfig:
     assert family.from_hf is not None
     try:
         return family.from_hf(data)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
     except ValidationError as error:
-        raise UserError(explain(ModelConfig, error, str(path / CONFIG))) from None
+        raise UserError(explain(ModelConfig, error, CONFIG)) from None
 
 
 def save(
@@ -95,10 +102,14 @@ def save(
     family, data = exported_config(model.config)
     ours = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in model.state_dict().items()}
     theirs = export_weights(_rules(family, model.config), ours)
-    if model.config.head is None and family.prefix:
+    if family.prefix and isinstance(model.config.head, PoolerConfig | None):
         theirs = {name.removeprefix(family.prefix): tensor for name, tensor in theirs.items()}
     ids = _special_ids(tokenizer, framing)
-    data |= {key: value for key, value in ids.items() if key not in data or isinstance(value, int)}
+    # A family that says it needs it so: RoBERTa counts positions on from the id of padding.
+    kept = {"pad_token_id"} & data.keys()
+    data |= {
+        key: value for key, value in ids.items() if key not in data or (isinstance(value, int) and key not in kept)
+    }
     with atomic_directory(directory) as scratch:
         _write_json(scratch / CONFIG, {**data, "dtype": "float32"})
         save_tensors(theirs, scratch / WEIGHTS, {"format": "pt"})
@@ -125,7 +136,7 @@ def exported_config(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
             continue
         try:
             data = {"model_type": family.hf_types[0], **family.to_hf(config)}
-            refuse_difference(_comparable(config), _comparable(family.from_hf(data)), family.hf_types[0])
+            refuse_difference(_comparable(config), _comparable(_from_hf(family, data)), family.hf_types[0])
             return family, data
         except UserError as error:
             refused.append(f"{family.name}: {error}")
@@ -297,7 +308,8 @@ def _named(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 def _unwrapped(name: str) -> str:
     while wrapper := next((each for each in WRAPPERS if name.startswith(each)), None):
         name = name.removeprefix(wrapper)
-    return name
+    stem, _, kind = name.rpartition(".")
+    return f"{stem}.{LEGACY[kind]}" if kind in LEGACY and stem.endswith("LayerNorm") else name
 
 
 def _named_specials(tokenizer: Tokenizer) -> dict[str, int]:
