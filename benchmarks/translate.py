@@ -43,7 +43,7 @@ BOS, EOS = 1, 2
 BATCH_TOKENS = 4000
 """The default of ``glassformer translate``: padded tokens times beam size."""
 
-TYPICAL = 12
+TYPICAL = 10
 TRIED = 400
 """Sentences by which CTranslate2's batch size is chosen."""
 
@@ -361,6 +361,9 @@ def check_tokens(outcomes: Mapping[str, Ids], *, equal: bool) -> dict[str, dict[
 
 
 def _check(setting: str, options: Options, outcomes: Mapping[str, Any]) -> Mapping[str, Mapping[str, str]]:
+    for name, targets in outcomes.items() if setting not in REAL else ():
+        if any(len(ids) != LENGTH for ids in targets):
+            raise Failed(f"{name} did not write {LENGTH} tokens for each source")
     # The length penalties differ, so real beams may end in another translation.
     figures = check_tokens(outcomes, equal=setting != "real")
     if setting in REAL:

@@ -14,7 +14,7 @@ from benchmarks import run
 from benchmarks.measure import Failed, System, Timing
 from benchmarks.shapes import SHAPES, training_flops
 from benchmarks.train import one_batch
-from benchmarks.translate import check_tokens, same_tokens
+from benchmarks.translate import QUESTION, check_tokens, same_tokens
 from glassformer.families import build
 from glassformer.models.describe import cost
 
@@ -228,6 +228,12 @@ def test_float32_engines_must_agree_and_the_others_are_told():
         check_tokens({**outcomes, "theirs float32 1x1": wrong}, equal=True)
     check_tokens({**outcomes, "theirs float32 1x1": wrong}, equal=False)
     assert check_tokens({"ours int8": wrong}, equal=True) == {"ours int8": {}}
+
+
+def test_a_forced_target_of_another_length_is_other_work():
+    short = {"ours fp32": [[5] * 20, [6] * 20], "theirs float32 1x1": [[5] * 20, [6] * 19]}
+    with pytest.raises(Failed, match="theirs float32 1x1 did not write 20 tokens for each source"):
+        QUESTION.check("tiny-greedy-b2", None, short)
 
 
 def test_our_engines_answer_the_question_of_translation(tmp_path, monkeypatch, capsys):
