@@ -197,7 +197,7 @@ def hf_config(config: ModelConfig, model_type: str, name: str, from_hf: Any) -> 
         "vocab_size": embed.vocab_size,
         "type_vocab_size": embed.token_types,
         "max_position_embeddings": (position.max_len if position else 0) + first,
-        "pad_token_id": max(first - 1, 0),
+        **({"pad_token_id": first - 1} if first else {}),
         "layer_norm_eps": block.norm.eps,
         "hidden_dropout_prob": stack.dropout,
         "attention_probs_dropout_prob": 0.0,
