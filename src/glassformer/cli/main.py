@@ -25,6 +25,8 @@ COMMANDS = {
     "train": "Train a model from a YAML config; resume exactly.",
     "evaluate": "BLEU, chrF++ and TER of a model on a test set.",
     "average": "Average checkpoints into one model.",
+    "embed": "Vectors of texts.",
+    "classify": "Labels of texts or images.",
     "tokenizer": "Train, use, or inspect a tokenizer.",
     "data": "Count, clean, and split parallel text.",
     "bench": "How fast a model runs here, and how near the machine's limit.",

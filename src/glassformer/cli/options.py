@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from glassformer.api import Translator
 
 Model = Annotated[str, typer.Option("--model", "-m", help="A MODEL directory, or the name of a bundled model.")]
+AnyModel = Annotated[
+    str, typer.Option("--model", "-m", help="A MODEL or a Hugging Face directory.", show_default=False)
+]
 From = Annotated[str | None, typer.Option("--from", help="Source language, such as zh.")]
 To = Annotated[str | None, typer.Option("--to", help="Target language, such as en.")]
 BeamSize = Annotated[
@@ -68,6 +71,23 @@ def open_translator(model: str, engine: str, precision: str, threads: int | None
     from glassformer.api import load
 
     return load(model, engine=engine, precision=precision, threads=threads)
+
+
+def input_lines(text: list[str] | None, path: Path | None, errors: str, what: str) -> Iterator[str]:
+    """The lines of arguments, of a file, or of standard input, whichever is given.
+
+    Args:
+        what: Somebody at a terminal is to type.
+    """
+    from glassformer.data.lines import read_lines
+
+    if text and path is not None:
+        raise UserError(f"both TEXT and --input {path}: give one of them")
+    if text:
+        return (line for argument in text for line in argument.split("\n"))
+    if path is None and sys.stdin.isatty():
+        print(f"type {what}; end with Ctrl-D", file=sys.stderr)
+    return read_lines(sys.stdin.buffer if path is None else path, errors=errors)
 
 
 def read_limited_pairs(path: Path, source: str, target: str, limit: int | None) -> list[tuple[str, str]]:

@@ -178,11 +178,9 @@ def translate(
     if alignments and format is not Format.jsonl:
         raise UserError(f"--alignments: {format} has no place for them; add --format jsonl")
     layers, heads = _numbers("--alignment-layers", alignment_layers), _numbers("--alignment-heads", alignment_heads)
-    if text and input is not None:
-        raise UserError(f"both TEXT and --input {input}: give one of them")
     _spare(output, {"--input": input, "--prefix-file": prefix_file, "--glossary": glossary})
 
-    lines = _lines(text, input, errors)
+    lines = options.input_lines(text, input, errors, "a sentence a line")
     first = list(islice(lines, 1))  # a missing file or a bad first byte is told before the model is read
     lines = chain(first, lines)
     prefixes = None
@@ -236,16 +234,6 @@ def _spare(output: Path | None, inputs: dict[str, Path | None]) -> None:
             if written.exists() and written.samefile(path):
                 what = "the input" if flag == "--input" else f"{flag} {path}"
                 raise UserError(f"--output {output}: is {what}, which it would overwrite; name another file")
-
-
-def _lines(text: list[str] | None, path: Path | None, errors: str) -> Iterator[str]:
-    from glassformer.data.lines import read_lines
-
-    if text:
-        return (line for argument in text for line in argument.split("\n"))
-    if path is None and sys.stdin.isatty():
-        print("type a sentence a line; end with Ctrl-D", file=sys.stderr)
-    return read_lines(sys.stdin.buffer if path is None else path, errors=errors)
 
 
 def _matched(lines: list[str], path: Path, errors: str) -> tuple[Iterator[str], Sequence[str]]:
