@@ -99,6 +99,7 @@ class NativeModel:
         banned_ids: Sequence[int] = (),
         banned_phrases: Sequence[Sequence[int]] = (),
         no_repeat_ngram: int = 0,
+        shortlists: Sequence[Sequence[int]] | None = None,
         beam_size: int = 1,
         n_best: int = 1,
         length_penalty: float = 1.0,
@@ -111,6 +112,8 @@ class NativeModel:
             prefixes: what each target begins with.
             banned_ids, banned_phrases: tokens, and sequences of them, that no target holds.
             no_repeat_ngram: no n-gram of this many tokens comes twice; 0 is no matter. Prefixes may break these bans.
+            shortlists: for each source the only ids that its targets are made of, sorted, each once; none is the whole
+                vocabulary. Probabilities are those among them.
             workers: groups of sentences decoded side by side, each by threads/workers threads; 0 chooses.
 
         Returns:
@@ -138,6 +141,10 @@ class NativeModel:
         keep = [_ints(chain.from_iterable(sources)), _ints(map(len, sources)), _ints(chain.from_iterable(prefixes))]
         keep += [_ints(map(len, prefixes)), _ints(limits), _ints(banned_ids)]
         keep += [_ints(chain.from_iterable(banned_phrases)), _ints(map(len, banned_phrases))]
+        if shortlists is None:
+            shortlists = [()] * len(sources)
+        _check_ids(shortlists, self.model.target_vocab, "shortlist")
+        keep += [_ints(chain.from_iterable(shortlists)), _ints(map(len, shortlists))]
         request = native.SearchRequest(
             *keep,
             sentences=len(sources),

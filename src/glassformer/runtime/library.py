@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ABI_VERSION = 3
+ABI_VERSION = 4
 FILE = Path(__file__).parent / "native" / ("glassformer_native" + (".dll" if sys.platform == "win32" else ".so"))
 
 Pointer = ctypes.c_void_p
@@ -61,7 +61,7 @@ Model = _struct(
 SearchRequest = _struct(
     "SearchRequest",
     **dict.fromkeys(("sources", "source_lengths", "prefixes", "prefix_lengths", "limits", "banned"), Ints),
-    **dict.fromkeys(("phrases", "phrase_lengths"), Ints),
+    **dict.fromkeys(("phrases", "phrase_lengths", "shortlists", "shortlist_lengths"), Ints),
     **dict.fromkeys(
         (
             "sentences",

@@ -68,6 +68,8 @@ struct SearchRequest {
   const int32_t* banned;          // tokens
   const int32_t* phrases;         // banned sequences of tokens, concatenated
   const int32_t* phrase_lengths;  // [n_phrases]
+  const int32_t* shortlists;        // sorted ids that a sentence's targets are made of, concatenated
+  const int32_t* shortlist_lengths;  // [sentences]; 0: the whole vocabulary
   int32_t sentences, n_banned, n_phrases, no_repeat_ngram;  // 0: n-grams may repeat
   int32_t beam_size, n_best;
   int32_t bos, eos;

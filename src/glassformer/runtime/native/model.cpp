@@ -351,34 +351,73 @@ void State::step(Team& team, Workspace& space, const int32_t* tokens, bool last_
   }
 }
 
-void choose(Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,
+Linear narrowed(const Linear& all, const int32_t* ids, int count, Arena& arena) {
+  const int n = padded(count), groups = all.k / (all.type == INT8 ? 4 : all.type == BF16 ? 2 : 1);
+  const bool scaled = all.type == INT8;
+  auto* weight = arena.take<int32_t>((size_t)n * groups);
+  auto* scale = arena.take<float>(n);
+  auto* bias = arena.take<float>(n);
+  auto* row_sums = arena.take<int32_t>(n);
+  for (int i = 0; i < n; i++) {
+    const int id = ids[i < count ? i : 0];  // what stands behind the last is never looked at
+    const auto* from = (const int32_t*)all.weight + (size_t)(id / PANEL) * groups * PANEL + id % PANEL;
+    int32_t* to = weight + (size_t)(i / PANEL) * groups * PANEL + i % PANEL;
+    for (int g = 0; g < groups; g++) to[g * PANEL] = from[g * PANEL];
+    scale[i] = scaled ? all.scale[id] : 1.0f;
+    bias[i] = all.bias[id];
+    row_sums[i] = scaled ? all.row_sums[id] : 0;
+  }
+  return {weight, scale, bias, row_sums, n, all.k, all.type, 0};
+}
+
+void choose(Team& team, Workspace& space, const std::vector<Outputs>& outputs, const int32_t* wanted_ids, int candidates,
             const std::vector<int32_t>& banned, const std::vector<std::vector<int32_t>>& forbidden) {
-  const Model& m = space.model;
   const Kernels& k = space.kernels;
   constexpr float never = -std::numeric_limits<float>::infinity();
-  team.each(m.output.n, CHUNK, [&](int first, int last, int part) {
-    auto& own = space.own[part];
-    std::fill_n(own.best, (size_t)count * candidates, Candidate{never, -1});
-    for (int base = first; base < last; base += CHUNK) {
-      const int n = std::min(CHUNK, last - base), c = base / CHUNK;
-      // The product writes panel p at column 16 p: the chunk's own columns begin `base` before its buffer.
-      k.product(m.output, space.inputs, space.scales, count, base / PANEL, (base + n) / PANEL, own.logits - base, CHUNK,
-                NONE);
-      const auto banned_first = std::lower_bound(banned.begin(), banned.end(), base);
-      const auto banned_last = std::lower_bound(banned_first, banned.end(), base + n);
-      for (int r = 0; r < count; r++) {
-        float* logits = own.logits + (size_t)r * CHUNK;
-        for (int v = std::max(m.target_vocab - base, 0); v < n; v++) logits[v] = never;
-        k.exponential_sum(logits, n, &space.largest[(size_t)c * count + r], &space.sums[(size_t)c * count + r]);
-        if (wanted_ids[r] >= base && wanted_ids[r] < base + n) space.wanted[r] = logits[wanted_ids[r] - base];
-        if (!candidates) continue;
-        for (auto b = banned_first; b != banned_last; ++b) logits[*b - base] = never;
-        for (int32_t id : forbidden[r])
-          if (id >= base && id < base + n) logits[id - base] = never;
-        k.top(logits, n, base, own.best + (size_t)r * candidates, candidates);
+  const int count = outputs.back().first + outputs.back().rows;
+  const size_t chunks = (space.model.output.n + CHUNK - 1) / CHUNK;
+  std::fill_n(space.largest, chunks * count, never);
+  std::fill_n(space.sums, chunks * count, 0.0f);
+  for (const Outputs& o : outputs) {
+    const Linear& linear = *o.linear;
+    const size_t width = linear.type == INT8 ? 1 : linear.type == BF16 ? 2 : 4;
+    const char* inputs = space.inputs + (size_t)o.first * linear.k * width;
+    // Where an id stands among the outputs; −1: nowhere.
+    auto place = [&](int32_t id) {
+      if (!o.ids) return id;
+      const int32_t* at = std::lower_bound(o.ids, o.ids + o.size, id);
+      return at < o.ids + o.size && *at == id ? (int32_t)(at - o.ids) : -1;
+    };
+    team.each(linear.n, CHUNK, [&](int first, int last, int part) {
+      auto& own = space.own[part];
+      Candidate* best = own.best + (size_t)o.first * candidates;
+      std::fill_n(best, (size_t)o.rows * candidates, Candidate{never, -1});
+      for (int base = first; base < last; base += CHUNK) {
+        const int n = std::min(CHUNK, last - base), c = base / CHUNK;
+        // The product writes panel p at column 16 p: the chunk's own columns begin `base` before its buffer.
+        k.product(linear, inputs, space.scales + o.first, o.rows, base / PANEL, (base + n) / PANEL, own.logits - base,
+                  CHUNK, NONE);
+        for (int i = 0; i < o.rows; i++) {
+          const int r = o.first + i;
+          float* logits = own.logits + (size_t)i * CHUNK;
+          auto forbid = [&](int32_t id) {
+            const int32_t at = place(id) - base;
+            if (at >= 0 && at < n) logits[at] = never;
+          };
+          for (int v = std::max(o.size - base, 0); v < n; v++) logits[v] = never;
+          k.exponential_sum(logits, n, &space.largest[(size_t)c * count + r], &space.sums[(size_t)c * count + r]);
+          const int32_t wanted = wanted_ids[r] < 0 ? -1 : place(wanted_ids[r]) - base;
+          if (wanted >= 0 && wanted < n) space.wanted[r] = logits[wanted];
+          if (!candidates) continue;
+          for (int32_t id : banned) forbid(id);
+          for (int32_t id : forbidden[r]) forbid(id);
+          k.top(logits, n, base, best + (size_t)i * candidates, candidates);
+        }
       }
-    }
-  });
+      for (int i = 0; o.ids && i < o.rows * candidates; i++)
+        if (best[i].id >= 0) best[i].id = o.ids[best[i].id];
+    });
+  }
 }
 
 float log_sum(const Workspace& space, int row, int count) {

@@ -99,10 +99,20 @@ class State {
   int source_tokens_ = 0, longest_source_ = 0;
 };
 
-// The output product over `count` rows that are prepared in `space`: every row's Σ e^(logit − largest) in parts of the
-// vocabulary, the logit of wanted_ids[row] (if ≥ 0), and of each part of the loop the `candidates` best of its share
-// without `banned` (sorted) and without the row's own forbidden tokens.
-void choose(Team& team, Workspace& space, int count, const int32_t* wanted_ids, int candidates,
+// What the rows [first, first + rows) choose among: the outputs of a product, and the ids that they stand for.
+struct Outputs {
+  const Linear* linear;
+  const int32_t* ids;  // sorted; null: 0, 1, …
+  int size, first, rows;
+};
+
+// The rows `ids` of a packed matrix as one of their own.
+Linear narrowed(const Linear& linear, const int32_t* ids, int count, Arena& arena);
+
+// The output products over rows that are prepared in `space`: every row's Σ e^(logit − largest) in parts of its outputs,
+// the logit of wanted_ids[row] (if ≥ 0), and of each part of the loop the `candidates` best of its share without `banned`
+// (sorted) and without the row's own forbidden tokens.
+void choose(Team& team, Workspace& space, const std::vector<Outputs>& outputs, const int32_t* wanted_ids, int candidates,
             const std::vector<int32_t>& banned, const std::vector<std::vector<int32_t>>& forbidden);
 // log Σ e^logit of a row, after choose(). The same number whatever the team.
 float log_sum(const Workspace& space, int row, int count);

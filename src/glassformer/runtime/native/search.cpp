@@ -32,6 +32,9 @@ struct Unit {
   int sentence, limit;
   const int32_t* prefix;
   int prefix_length;
+  const int32_t* shortlist_ids;
+  int shortlist_size;
+  Linear shortlist;  // weight null: the whole vocabulary
   std::vector<Growing> growing;
   std::vector<Hypothesis> done;
 };
@@ -47,8 +50,9 @@ struct Choice {
 class Search {
  public:
   Search(const Model& model, const Kernels& kernels, const SearchRequest& request, const std::vector<int>& sentences,
-         const std::vector<const int32_t*>& sources, const std::vector<const int32_t*>& prefixes)
-      : request_(request), banned_(request.banned, request.banned + request.n_banned) {
+         const std::vector<const int32_t*>& sources, const std::vector<const int32_t*>& prefixes,
+         const std::vector<const int32_t*>& shortlists)
+      : model_(model), request_(request), banned_(request.banned, request.banned + request.n_banned) {
     std::sort(banned_.begin(), banned_.end());
     const bool prompted = !model.encoder.n_layers;
     int count = 0;
@@ -56,7 +60,11 @@ class Search {
       const int32_t length = request.source_lengths[s];
       ids_.insert(ids_.end(), sources[s], sources[s] + length);
       lengths_.push_back(length);
-      units_.push_back({s, request.limits[s], prefixes[s], request.prefix_lengths[s], {{-1, 0.0}}, {}});
+      const int size = request.shortlist_lengths[s];
+      Linear shortlist{};
+      if (size) shortlist = narrowed(model.output, shortlists[s], size, arena_);
+      units_.push_back({s, request.limits[s], prefixes[s], request.prefix_lengths[s], shortlists[s], size, shortlist,
+                        {{-1, 0.0}}, {}});
       longest_ = std::max({longest_, length, request.limits[s] + (prompted ? length : 0)});
       live_.push_back(count++);
     }
@@ -83,7 +91,7 @@ class Search {
     while (!live_.empty()) {
       begin_step();
       state_->step(team, space, tokens_.data());
-      choose(team, space, state_->rows(), wanted_.data(), candidates_, banned_, forbidden_);
+      choose(team, space, outputs_, wanted_.data(), candidates_, banned_, forbidden_);
       advance(space);
     }
   }
@@ -99,8 +107,16 @@ class Search {
     size_t row = 0;
     wanted_.resize(state_->rows());
     forbidden_.assign(state_->rows(), {});
+    outputs_.clear();
     for (int u : live_) {
       const Unit& unit = units_[u];
+      const int rows = (int)unit.growing.size();
+      if (unit.shortlist.weight)
+        outputs_.push_back({&unit.shortlist, unit.shortlist_ids, unit.shortlist_size, (int)row, rows});
+      else if (outputs_.empty() || outputs_.back().ids)
+        outputs_.push_back({&model_.output, nullptr, model_.target_vocab, (int)row, rows});
+      else
+        outputs_.back().rows += rows;
       const int32_t forced = length_ <= unit.prefix_length ? unit.prefix[length_ - 1] : -1;
       for (const Growing& each : unit.growing) {
         if (steers()) forbid(each.node, forbidden_[row]);
@@ -218,7 +234,10 @@ class Search {
     return best_sum / length_penalty(unit.limit, request_.length_penalty) <= scores[request_.n_best - 1];
   }
 
+  const Model& model_;
   const SearchRequest& request_;
+  Arena arena_;
+  std::vector<Outputs> outputs_;
   std::vector<int32_t> banned_, ids_, lengths_;
   std::vector<std::vector<int32_t>> forbidden_;  // of each row
   std::vector<Unit> units_;
@@ -243,13 +262,14 @@ std::vector<std::vector<Hypothesis>> search(const Model& model, const Kernels& k
   if (request.sentences == 0) return found;
   const auto sources = starts(request.sources, request.source_lengths, request.sentences);
   const auto prefixes = starts(request.prefixes, request.prefix_lengths, request.sentences);
+  const auto shortlists = starts(request.shortlists, request.shortlist_lengths, request.sentences);
   const int threads = std::max(request.threads, 1);
   const int workers = std::min({request.workers > 0 ? request.workers : threads, threads, request.sentences});
   // Neighbours are of like length, so sentences go round: every worker gets as much.
   std::vector<std::vector<int>> parts(workers);
   for (int s = 0; s < request.sentences; s++) parts[s % workers].push_back(s);
   side_by_side(workers, [&](int part) {
-    Search one(model, kernels, request, parts[part], sources, prefixes);
+    Search one(model, kernels, request, parts[part], sources, prefixes, shortlists);
     one.run(threads / workers);
     for (Unit& unit : one.units()) {
       auto& done = unit.done;
