@@ -54,7 +54,5 @@ def _open(model: str, precision: str, threads: int | None) -> "Embedder":
 
     embedder = load(model, precision=precision, threads=threads)
     if not isinstance(embedder, Embedder):
-        raise UserError(
-            f"--model {model}: embeds no texts; it is a {type(embedder).__name__}; give an encoder of texts"
-        )
+        raise UserError(f"--model {model}: gives no vectors of texts; give an encoder, such as a BERT")
     return embedder
