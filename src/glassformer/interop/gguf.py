@@ -23,6 +23,7 @@ from glassformer.config import LinearScaling, ModelConfig, RotaryConfig, Scaling
 from glassformer.errors import UserError
 from glassformer.families.llama import llama
 from glassformer.header import Framing
+from glassformer.interop.hf import check_vocabulary
 from glassformer.models.build import build_model
 from glassformer.store import Loaded, float_model
 from glassformer.text.pieces import byte_level_bpe, scored_bpe
@@ -190,6 +191,8 @@ def load(path: Path) -> Loaded:
     except UserError as error:
         raise UserError(f"{file}: {error}".replace(f"{file}: {file}: ", f"{file}: ")) from None
     tokenizer = _tokenizer(file, told)
+    if tokenizer is not None:
+        check_vocabulary(file, tokenizer, config)
     return Loaded(file, float_model(config, weights), tokenizer, None, _framing(told, tokenizer))
 
 
