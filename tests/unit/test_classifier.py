@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import sys
@@ -19,7 +20,7 @@ from tokenizers import processors as post
 import glassformer as gf
 from glassformer.classifier import Classifier
 from glassformer.cli.main import main
-from glassformer.data.images import read_idx, read_image
+from glassformer.data.images import read_csv, read_idx, read_image
 from glassformer.engines.model import ModelEngine
 from glassformer.errors import UserError
 from glassformer.header import Framing
@@ -180,6 +181,28 @@ def test_idx_files_are_read_and_damaged_ones_are_told(tmp_path: Path) -> None:
         (tmp_path / "bad").write_bytes(bad)
         with pytest.raises(UserError, match="bad: not a"):
             read_idx(tmp_path / "bad")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_csv_of_digits_is_read_and_a_damaged_one_is_told(tmp_path: Path, named: bool) -> None:
+    pixels, labels = np.random.default_rng(0).integers(0, 17, (5, 9)), ["3", "1", "4", "1", "5"]
+    rows = [list(map(str, row)) for row in pixels]
+    rows = [[label, *row] if named else [*row, label] for row, label in zip(rows, labels, strict=True)]
+    lines = [*(["label," + ",".join(f"p{i}" for i in range(9))] if named else []), *map(",".join, rows)]
+    for name, pack in (("a.csv", lambda data: data), ("a.csv.gz", gzip.compress)):
+        (tmp_path / name).write_bytes(pack("\n".join(lines).encode()))
+        images, told = read_csv(tmp_path / name)
+        np.testing.assert_array_equal(images, pixels.reshape(5, 3, 3))
+        assert told == labels
+    for damaged, message in (
+        ([*lines, "1,2"], r"bad:\d: 2 columns, but the first row has 10"),
+        ([lines[0], lines[1].replace(",", ",x", 1)], "bad:2: could not convert"),
+        ([line.partition(",")[2] if named else line.rpartition(",")[0] for line in lines], "bad"),
+        ([], "0 pixels a row"),
+    ):
+        (tmp_path / "bad").write_text("\n".join(damaged))
+        with pytest.raises(UserError, match=message):
+            read_csv(tmp_path / "bad")
 
 
 def run(arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any, stdin: str = "") -> tuple[int, Any, str]:

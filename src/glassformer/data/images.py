@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import os
 import struct
 import zlib
@@ -90,3 +91,37 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
         return array.astype(array.dtype.newbyteorder("=")).reshape(shape)
     except (ValueError, EOFError, OSError, struct.error, zlib.error) as error:
         raise UserError(f"{path}: not a whole idx file ({_brief(error)})") from None
+
+
+def read_csv(path: str | os.PathLike[str]) -> tuple[np.ndarray, list[str]]:
+    """Reads square grey images from a CSV of one image a row, perhaps gzipped, such as scikit-learn's digits.
+
+    Returns:
+        Pixels as they stand there, float32, shape (n, H, W), and each row's label: that of the column that a first row
+        calls ``label``, else of the last one.
+
+    Raises:
+        UserError: A row has another number of columns, a pixel is no number, or the pixels make no square.
+    """
+    data = Path(path).read_bytes()
+    try:
+        text = (gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data).decode()
+    except (EOFError, OSError, zlib.error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not a whole CSV file ({_brief(error)})") from None
+    rows = [line.split(",") for line in text.splitlines()]
+    header = [name.strip().lower() for name in rows[0]] if rows else []
+    named = "label" in header
+    at = header.index("label") if named else len(header) - 1
+    labels, pixels = [], []
+    for number, row in enumerate(rows[named:], 1 + named):
+        if len(row) != len(header):
+            raise UserError(f"{path}:{number}: {len(row)} columns, but the first row has {len(header)}")
+        labels.append(row.pop(at).strip())
+        try:
+            pixels.append(np.array(row, np.float32))
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: {_brief(error)}; each column but the label is a pixel") from None
+    side = math.isqrt(max(len(header) - 1, 0))
+    if not pixels or side * side != len(header) - 1:
+        raise UserError(f"{path}: {max(len(header) - 1, 0)} pixels a row make no square image")
+    return np.stack(pixels).reshape(-1, side, side), labels
