@@ -190,9 +190,12 @@ def test_a_product_errs_in_each_row_by_that_rows_own_rounding(precision, rows, r
     assert ((found_MN - wanted_MN).abs() <= allowed_MN).all()
 
 
-def test_int8_keeps_a_nan_in_its_row_and_zeros_at_the_bias():
+def test_int8_rounds_to_the_nearest_and_keeps_a_nan_in_its_row_and_zeros_at_the_bias():
     if not products._multiplies_int8():
         return
+    values_MK = torch.randn(5, 32)
+    kept_MK = build_product("int8", torch.eye(32), None)(values_MK)
+    assert ((kept_MK - values_MK).abs() <= 0.501 / 127 * values_MK.abs().amax(1, True)).all()  # to the nearest
     product = build_product("int8", torch.randn(8, 16), torch.arange(8.0))
     x_MK = torch.randn(4, 16)
     alone_MN = product(x_MK)
