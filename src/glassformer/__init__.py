@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer.api import Translator as Translator
+    from glassformer.api import convert as convert
     from glassformer.api import load as load
     from glassformer.api import train as train
     from glassformer.config import ModelConfig as ModelConfig
@@ -28,11 +29,15 @@ _HOME = {
     "Translator": "glassformer.api",
     "UserError": "glassformer.errors",
     "build": "glassformer.families",
+    "convert": "glassformer.api",
     "load": "glassformer.api",
     "record": "glassformer.trace.recorder",
 }
 
-__all__ = ["Generator", "ModelConfig", "Translator", "UserError", "__version__", "build", "load", "record", "train"]
+__all__ = [
+    *("Generator", "ModelConfig", "Translator", "UserError", "__version__"),
+    *("build", "convert", "load", "record", "train"),
+]
 
 
 class _TrainModule(ModuleType):

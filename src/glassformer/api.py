@@ -21,6 +21,7 @@ from glassformer.translator import Translator
 if TYPE_CHECKING:
     import torch
 
+    from glassformer.interop.convert import Comparison
     from glassformer.models.seq2seq import Seq2Seq
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "Translation",
     "Translator",
     "bundled_models",
+    "convert",
     "find_model",
     "load",
     "train",
@@ -151,6 +153,30 @@ def train(config: str | os.PathLike[str] | Mapping[str, Any], overrides: Mapping
     from glassformer.train.loop import train as run
 
     return run(config, overrides)
+
+
+def convert(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    to: str = "glassformer",
+    *,
+    quantization: str | None = None,
+) -> Comparison:
+    """Writes a model in another format, and runs it before and after.
+
+    Args:
+        source: what `load` takes.
+        destination: a directory that does not exist yet.
+        to: glassformer, hf (Hugging Face), ct2 (CTranslate2) or onnx.
+        quantization: how CTranslate2 stores matrices, such as "int8".
+
+    Raises:
+        UserError: the source cannot be read, the format cannot represent it, the destination exists, or the result
+            says something else than the source.
+    """
+    from glassformer.interop.convert import convert as run
+
+    return run(find_model(source), Path(destination), to, quantization)
 
 
 def bundled_models() -> list[str]:

@@ -27,6 +27,7 @@ COMMANDS = {
     "average": "Average checkpoints into one model.",
     "embed": "Vectors of texts.",
     "classify": "Labels of texts or images.",
+    "convert": "A model from one format into another, compared.",
     "tokenizer": "Train, use, or inspect a tokenizer.",
     "data": "Count, clean, and split parallel text.",
     "bench": "How fast a model runs here, and how near the machine's limit.",

@@ -67,14 +67,14 @@ def load(path: Path) -> Loaded:
         weights = import_weights(rules(config, source_embedding(variables)), variables, expected)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-    vocabularies = _read_vocabularies(path, config, options.get("unk_token", "<unk>"))
+    sides = vocabularies(path)
     if variables.scalars.get("decoder/start_from_zero_embedding"):
-        config, weights, vocabularies = _with_zero_start(config, weights, vocabularies)
+        config, weights, sides = _with_zero_start(config, weights, sides)
         options = {**options, "decoder_start_token": ZERO_START}
     from glassformer.text.vocabulary import tokenizer_of
 
-    framing = _read_framing(options, *vocabularies)
-    return Loaded(path, float_model(config, weights), tokenizer_of(path, *vocabularies), None, framing)
+    framing = _read_framing(options, *sides)
+    return Loaded(path, float_model(config, weights), tokenizer_of(path, *sides), None, framing)
 
 
 def _with_zero_start(
@@ -105,8 +105,13 @@ def _read_options(path: Path) -> dict[str, Any]:
         raise UserError(f"{file}: not a JSON object ({error})") from None
 
 
-def _read_vocabularies(path: Path, config: ModelConfig, unk: str) -> tuple[list[str], list[str]]:
-    """The tokens of the source and of the target, by id."""
+def vocabularies(path: Path) -> tuple[list[str], list[str]]:
+    """The tokens of a directory's source and of its target, by id.
+
+    Raises:
+        UserError: A file is missing, or does not fit the embedding.
+    """
+    config, unk = model_config(path), _read_options(path).get("unk_token", "<unk>")
     assert isinstance(config.embed, EmbedConfig)
     found = []
     for side, rows in (("source", config.embed.vocab_size), ("target", config.target_vocab_size)):

@@ -13,7 +13,6 @@ import mmap
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +81,7 @@ class Variables(Mapping[str, Tensor]):
             for suffix in ("", "_scale"):  # an alias of a quantised array is one of its scale, too
                 for held in (self._arrays, self.scalars):
                     if name + suffix in held:
-                        held[alias + suffix] = held[name + suffix]  # type: ignore[index, assignment]
+                        held[alias + suffix] = held[name + suffix]  # type: ignore[assignment]
 
     def _number(self, code: str) -> int:
         (value,) = struct.unpack_from(f"<{code}", self._data, self._at)

@@ -326,6 +326,10 @@ def _special_ids(tokenizer: Tokenizer | None, framing: Framing | None) -> dict[s
         ids["eos_token_id"] = framing.ends[0] if len(framing.ends) == 1 else list(framing.ends)
     if framing is not None and framing.start is not None:
         ids["decoder_start_token_id"] = framing.start
+    if framing is not None and framing.banned:  # padding is among them; where a decoder starts with it, it is that
+        ids.setdefault("pad_token_id", framing.start if framing.start in framing.banned else framing.banned[0])
+    if framing is not None and framing.forced:
+        ids["forced_bos_token_id"] = framing.forced[0]
     return ids
 
 
