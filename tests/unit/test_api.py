@@ -222,7 +222,7 @@ def test_an_unknown_model_is_answered_with_the_bundled_ones(tmp_path, monkeypatc
     with pytest.raises(UserError, match=r"no model 'zh-ne'.*en-de, zh-en; did you mean 'zh-en'\?"):
         find_model("zh-ne")
     with pytest.raises(UserError, match="a file, but a model is a directory"):
-        find_model(tmp_path / "zh-en" / "config.json")
+        load(tmp_path / "zh-en" / "config.json")
 
 
 @pytest.mark.parametrize("bad", [[3], [None], ["ok", b"bytes"], ["\ud83d"]])

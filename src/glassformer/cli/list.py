@@ -42,7 +42,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else 200, highlight=False)
+    console = Console(width=None if terminal else 1000, highlight=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("preset", style="bold", no_wrap=True)
     table.add_column("kind", style="cyan", no_wrap=True)

@@ -68,9 +68,12 @@ Limit = Annotated[int | None, typer.Option("--limit", help="Read only so many pa
 
 def open_translator(model: str, engine: str, precision: str, threads: int | None) -> "Translator":
     """Loads a model; what it loads for it, such as PyTorch, is the engine's business."""
-    from glassformer.api import load
+    from glassformer.api import Translator, load
 
-    return load(model, engine=engine, precision=precision, threads=threads)
+    opened = load(model, engine=engine, precision=precision, threads=threads)
+    if not isinstance(opened, Translator):
+        raise UserError(f"-m {model}: no translator; glassformer generate, embed and classify are for other models")
+    return opened
 
 
 def input_lines(text: list[str] | None, path: Path | None, errors: str, what: str) -> Iterator[str]:

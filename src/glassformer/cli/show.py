@@ -50,14 +50,14 @@ def _configuration(name: str) -> tuple[ModelConfig, str]:
     if name in known:
         return configure(name), known[name][1].source
     from glassformer.api import bundled_models, find_model
-    from glassformer.store import read_header
+    from glassformer.loading import read_model_config
 
     if not Path(name).exists() and name not in bundled_models():
         near = difflib.get_close_matches(name, [*known, *bundled_models()], n=1)
         hint = f"did you mean {near[0]!r}?" if near else "glassformer list names the presets"
         raise UserError(f"{name}: neither a preset, nor a bundled model, nor a folder; {hint}")
     path = find_model(name)
-    return read_header(path).model, str(path)
+    return read_model_config(path), str(path)
 
 
 def _print(root: Node, spent: Cost, source: str) -> None:

@@ -46,8 +46,6 @@ def _special(tokenizer: Tokenizer) -> dict[str, int]:
 
 
 def _render(template: str, messages: Sequence[Message], tokenizer: Tokenizer) -> str:
-    import jinja2
-
     def token(index: int | None) -> str:
         return "" if index is None else tokenizer.id_to_token(index)
 
@@ -60,7 +58,7 @@ def _render(template: str, messages: Sequence[Message], tokenizer: Tokenizer) ->
             tools=None,
             documents=None,
         )
-    except jinja2.TemplateError as error:
+    except Exception as error:  # whatever somebody's template does
         raise UserError(f"the model's chat template refuses: {error}; --no-chat leaves it out") from None
 
 
