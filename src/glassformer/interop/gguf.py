@@ -315,25 +315,35 @@ def _rules(config: ModelConfig) -> Sequence[Rule]:
     ]
 
 
+def _scored(told: Mapping[str, Any], pieces: Sequence[str], special: set[int]) -> Tokenizer:
+    prefix = told.get("tokenizer.ggml.add_space_prefix", True)
+    return scored_bpe(pieces, told["tokenizer.ggml.scores"], special, prefix=prefix)
+
+
+def _byte_level(told: Mapping[str, Any], pieces: Sequence[str], special: set[int]) -> Tokenizer:
+    split, prefix = told.get("tokenizer.ggml.pre", "gpt-2"), told.get("tokenizer.ggml.add_space_prefix", False)
+    return byte_level_bpe(pieces, told["tokenizer.ggml.merges"], special, split, prefix=prefix)
+
+
+_TOKENIZERS = {"llama": (_scored, True), "gpt2": (_byte_level, False)}
+"""Kinds by their names in the file, and whether a text begins with ``<s>`` where it does not say."""
+
+
 def _tokenizer(file: Path, told: Mapping[str, Any]) -> Tokenizer | None:
-    kind = told.get("tokenizer.ggml.model")
-    if kind is None or kind == "none":
+    kind = told.get("tokenizer.ggml.model", "none")
+    if kind == "none":
         return None
-    pieces: list[str] = told["tokenizer.ggml.tokens"]
+    pieces: list[str] = _take(file, told, "tokenizer.ggml.tokens")
     types = told.get("tokenizer.ggml.token_type", [1] * len(pieces))
     special = {index for index, each in enumerate(types) if each in (_UNKNOWN, _CONTROL)}
-    prefix = told.get("tokenizer.ggml.add_space_prefix", kind == "llama")
     try:
-        if kind == "llama":
-            tokenizer = scored_bpe(pieces, told["tokenizer.ggml.scores"], special, prefix=prefix)
-        elif kind == "gpt2":
-            split = told.get("tokenizer.ggml.pre", "gpt-2")
-            merges = told["tokenizer.ggml.merges"]
-            tokenizer = byte_level_bpe(pieces, merges, special, split, prefix=prefix)
-        else:
-            raise UserError(f"tokenizer {kind!r} is unknown; known are gpt2 and llama")
+        if kind not in _TOKENIZERS:
+            raise UserError(f"tokenizer {kind!r} is unknown; known are {', '.join(_TOKENIZERS)}")
+        tokenizer = _TOKENIZERS[kind][0](told, pieces, special)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+    except KeyError as error:
+        raise UserError(f"{file}: has no {error.args[0]}; it is needed") from None
     for name, key in (("bos_id", "bos"), ("eos_id", "eos"), ("pad_id", "padding"), ("unk_id", "unknown")):
         setattr(tokenizer, name, told.get(f"tokenizer.ggml.{key}_token_id"))
     return tokenizer
@@ -342,8 +352,8 @@ def _tokenizer(file: Path, told: Mapping[str, Any]) -> Tokenizer | None:
 def _framing(told: Mapping[str, Any], tokenizer: Tokenizer | None) -> Framing:
     if tokenizer is None:
         return Framing()
-    sentencepiece = told.get("tokenizer.ggml.model") == "llama"
-    before = tokenizer.bos_id if told.get("tokenizer.ggml.add_bos_token", sentencepiece) else None
+    begins = _TOKENIZERS[told["tokenizer.ggml.model"]][1]
+    before = tokenizer.bos_id if told.get("tokenizer.ggml.add_bos_token", begins) else None
     named = [told.get(f"tokenizer.ggml.{key}_token_id") for key in ("eos", "eot", "eom")]
     special = tokenizer.backend.get_added_tokens_decoder()
     ends = [*named, *(index for index, token in special.items() if token.content in _ENDS)]

@@ -120,8 +120,7 @@ def save(
         if tokenizer is not None:
             tokenizer.save(scratch)
             named = {key: tokenizer.id_to_token(value) for key, value in _named_specials(tokenizer).items()}
-            template = {"chat_template": framing.chat_template} if framing and framing.chat_template else {}
-            _write_json(scratch / "tokenizer_config.json", named | template)
+            _write_json(scratch / "tokenizer_config.json", {**named, **_around_keys(framing, model.config.kind)})
 
 
 def exported_config(config: ModelConfig) -> tuple[Family, dict[str, Any]]:
@@ -277,14 +276,23 @@ def _around(tokenizer: Tokenizer, told: Mapping[str, Any], kind: str) -> tuple[l
         starts = (at for at in range(len(framed)) if framed[at : at + len(plain)] == plain)
         at = next(starts, 0)
         return framed[:at], framed[at + len(plain) :]
-    piece = tokenizer.kind
-    begins = told.get("add_bos_token", kind == "decoder" if piece in ("unigram", "bpe") else True)
-    if piece == "bpe" and tokenizer.token_to_id("<s>") is None:
-        return ([], []) if not told.get("add_bos_token") else (bos, [])
-    if piece == "bpe" and hasattr(tokenizer.backend, "pre_tokenizer"):
-        begins = told.get("add_bos_token", True)
-    ends = told.get("add_eos_token", kind != "decoder")
+    byte_level = tokenizer.kind == "bpe" and hasattr(tokenizer.backend, "pre_tokenizer")
+    begins, ends = kind == "decoder", kind != "decoder"
+    if byte_level:
+        begins = tokenizer.token_to_id("<s>") is not None
+        ends = begins and ends
+    elif tokenizer.kind == "wordpiece":
+        begins = ends = True
+    begins, ends = told.get("add_bos_token", begins), told.get("add_eos_token", ends)
     return bos if begins else [], eos if ends else []
+
+
+def _around_keys(framing: Framing | None, kind: str) -> dict[str, Any]:
+    """The keys of ``tokenizer_config.json`` that say what stands around a text."""
+    if framing is None:
+        return {}
+    around = {"add_bos_token": bool(framing.before), "add_eos_token": bool(framing.after) and kind != "decoder"}
+    return around | ({"chat_template": framing.chat_template} if framing.chat_template else {})
 
 
 def _rules(family: Family, config: ModelConfig) -> Any:

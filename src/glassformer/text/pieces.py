@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
@@ -15,15 +16,31 @@ from glassformer.text.tokenizer import Tokenizer
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
-SPLITS: dict[str, tuple[str, ...]] = {
-    "gpt-2": (),
-    "smollm": (r"\p{N}",),
-    "llama-bpe": (rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}",),
-    "qwen2": (rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}",),
+
+
+class Cut(NamedTuple):
+    """How a text is cut before byte-level BPE.
+
+    Attributes:
+        pattern: What is cut out, or nothing.
+        whole: The pattern cuts all of a text; GPT-2's own cuts on behind another one.
+        compose: Characters are composed (NFC) before.
+        words: A run that is a piece is taken whole, whatever the merges say.
+    """
+
+    pattern: str = ""
+    whole: bool = False
+    compose: bool = False
+    words: bool = False
+
+
+CUTS = {
+    "gpt-2": Cut(),
+    "smollm": Cut(r"\p{N}"),
+    "llama-bpe": Cut(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}{{1,3}}|{_REST}", whole=True, words=True),
+    "qwen2": Cut(rf"{_CONTRACTIONS}|{_WORDS}|\p{{N}}|{_REST}", whole=True, compose=True),
 }
-"""Patterns that cut a text before byte-level BPE, by llama.cpp's names; GPT-2's own comes behind a single short one."""
-_WHOLE = ("llama-bpe", "qwen2")
-"""Whose pattern cuts all of a text."""
+"""By llama.cpp's names."""
 
 
 def scored_bpe(
@@ -68,21 +85,21 @@ def byte_level_bpe(
         pieces: by id, bytes as GPT-2's printable letters.
         merges: two pieces each, with a space between them, first the first.
         special: ids that are no text.
-        split: how a text is cut before, a name in `SPLITS`.
+        split: how a text is cut before, a name in `CUTS`.
         prefix: put a space before a text that is read.
 
     Raises:
         UserError: another way to cut.
     """
-    if split not in SPLITS:
-        raise UserError(f"pre-tokenizer {split!r} is unknown; known are {', '.join(SPLITS)}")
+    if split not in CUTS:
+        raise UserError(f"pre-tokenizer {split!r} is unknown; known are {', '.join(CUTS)}")
+    cut = CUTS[split]
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
-    model = models.BPE(_vocabulary(pieces), pairs, ignore_merges=split == "llama-bpe")
-    backend = tokenizers.Tokenizer(model)
-    cuts = [pre_tokenizers.Split(tokenizers.Regex(pattern), "isolated") for pattern in SPLITS[split]]
-    level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=split not in _WHOLE)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*cuts, level])
-    if split == "qwen2":
+    backend = tokenizers.Tokenizer(models.BPE(_vocabulary(pieces), pairs, ignore_merges=cut.words))
+    first = [pre_tokenizers.Split(tokenizers.Regex(cut.pattern), "isolated")] if cut.pattern else []
+    level = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=not cut.whole)
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*first, level])
+    if cut.compose:
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
     return _with_special(backend, pieces, special)
