@@ -101,7 +101,8 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
     labels, dropout = keys.labels(), keys.take("classifier_dropout", "classif_dropout", default=0.0)
     heads: dict[str | None, AnyHeadConfig | None] = {
         None: None,
-        "lm": HeadConfig(bias=True),
+        # Ours alone writes this key, for a model that was trained without; theirs reads an absent bias as zeros.
+        "lm": HeadConfig(bias=keys.take("final_logits_bias", default=True)),
         "classifier": ClassifierConfig(labels=labels, pool="last", hidden="tanh", dropout=dropout),
         "span": SpanConfig(),
     }
@@ -176,6 +177,7 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         "model_type": "bart",
         "vocab_size": config.target_vocab_size,
         **hf_sizes(config, "BART"),
+        **({"final_logits_bias": False} if isinstance(head, HeadConfig) and not head.bias else {}),
         **(hf_labels(head.labels) if isinstance(head, ClassifierConfig) else {}),
         **({"classifier_dropout": head.dropout} if isinstance(head, ClassifierConfig) else {}),
     }
