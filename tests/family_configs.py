@@ -92,6 +92,7 @@ HEADS: list[dict[str, Any] | None] = [
     dict(type="span"),
     dict(type="pool"),
     dict(type="pool", pool="first", normalise=False),
+    dict(type="pooler"),
 ]
 
 
