@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
@@ -160,9 +161,12 @@ class SentenceModel:
     ) -> list[list[Hypothesis]]:
         """The hypotheses of each sentence, in batches of like length."""
         found: list[list[Hypothesis]] = [[]] * len(rows)
-        room = max(1, batch_tokens // decoding.search.beam_size)
+        processors = [*decoding.processors, *processors]
+        room: float = max(1, batch_tokens // decoding.search.beam_size)
+        if self.engine.groups_itself(decoding.config, self.request(processors, constraints)):
+            room = math.inf
         for batch in _batches([len(row.ids) for row in rows], room):
-            request = self.request([*decoding.processors, *processors], [constraints[i] for i in batch])
+            request = self.request(processors, [constraints[i] for i in batch])
             hypotheses = self.engine.decode([rows[i].ids for i in batch], decoding.config, request)
             for i, of_one in zip(batch, hypotheses, strict=True):
                 found[i] = of_one
@@ -170,14 +174,13 @@ class SentenceModel:
 
     def links(
         self,
-        source: str,
-        targets: Sequence[str],
+        pairs: Sequence[tuple[str, str]],
         direction: Direction | None,
         *,
         layers: Sequence[int] | None = None,
         heads: Sequence[int] | None = None,
     ) -> list[list[Link]]:
-        """Which words of a text and each of its translations say the same: `align_texts` in the text's direction."""
+        """Which words of each text and its translation say the same: `align_texts` in the texts' direction."""
         from glassformer.alignment import align_texts
 
         tags: list[int] = []
@@ -185,8 +188,7 @@ class SentenceModel:
         if self._translation and direction:
             tags = self._translation.tag(direction[1], self.tokenizer)
             if direction[::-1] in self.directions:
-                back = [self._translation.tag(direction[0], self.tokenizer)] * len(targets)
-        pairs = [(source, target) for target in targets]
+                back = [self._translation.tag(direction[0], self.tokenizer)] * len(pairs)
         options: dict[str, Any] = {"layers": layers, "heads": heads, "framing": self.framing}
         aligned = align_texts(self.model, self.tokenizer, pairs, [tags] * len(pairs), back, **options)
         return [alignment.links for alignment in aligned]
@@ -200,7 +202,7 @@ def direction_of(text: str, directions: Sequence[Direction]) -> Direction | None
     return source, dict(directions)[source]
 
 
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
+def _batches(lengths: Sequence[int], batch_tokens: float) -> Iterator[list[int]]:
     """Indices grouped by length, longest first, at most `batch_tokens` padded tokens a group, or one index."""
     group: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

@@ -303,14 +303,14 @@ from glassformer.runtime import library
 library.FILE = Path(sys.argv[2])
 from glassformer.runtime.engine import NativeModel
 native = NativeModel.open(sys.argv[1], threads=1)
-ask = dict(limits=[30] * 400, beam_size=512, bos_id=1, eos_id=2)
+ask = dict(limits=[12], beam_size=512, bos_id=1, eos_id=2)
 small = dict(limits=[5], bos_id=1, eos_id=2)
 before = native.search([[3, 4]], **small)
 used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 failures = 0
 for room in range(1, 40):
-    resource.setrlimit(resource.RLIMIT_AS, (used + room * 3_000_000, resource.RLIM_INFINITY))
-    for call in (lambda: native.search([[3] * 40] * 400, **ask), lambda: native.start([[3] * 40] * 3000)):
+    resource.setrlimit(resource.RLIMIT_AS, (used + room * 300_000, resource.RLIM_INFINITY))
+    for call in (lambda: native.search([[3] * 40], **ask), lambda: native.start([[3] * 40] * 3000)):
         try:
             call()
         except MemoryError:

@@ -52,6 +52,9 @@ class Engine(Protocol):
     ) -> list[list[Hypothesis]]:
         """The targets of each source as `search` finds them, or as `generate` draws them."""
 
+    def groups_itself(self, config: SearchConfig | SamplingConfig, request: Request) -> bool:
+        """Whether `decode` takes any number of sources for such a request, in groups of a bounded size of its own."""
+
     def stream(self, sources: Sequence[Sequence[int]], config: SamplingConfig, request: Request) -> Iterator[Event]:
         """`decode` of a sampling, told token by token."""
 

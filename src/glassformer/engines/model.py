@@ -52,6 +52,9 @@ class ModelEngine:
         with self._autocast():
             return decode_ids(self.decodable, sources, config, request, self.device)
 
+    def groups_itself(self, config: SearchConfig | SamplingConfig, request: Request) -> bool:
+        return False
+
     def stream(self, sources: Ids, config: SamplingConfig, request: Request) -> Iterator[Event]:
         events = stream_ids(self.decodable, sources, config, request, self.device)
         while True:

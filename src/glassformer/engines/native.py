@@ -48,9 +48,7 @@ class NativeEngine:
 
     def decode(self, sources: Ids, config: SearchConfig | SamplingConfig, request: Request) -> list[list[Hypothesis]]:
         constraints = check_constraints(request, len(sources))
-        bans = _bans(request.processors)
-        forced = any(constraint.phrases for constraint in constraints)
-        if not isinstance(config, SearchConfig) or config.groups > 1 or bans is None or forced:
+        if not isinstance(config, SearchConfig) or not self.groups_itself(config, request):
             from glassformer.engines.model import decode_ids
 
             return decode_ids(self._decodable, sources, config, request)
@@ -64,7 +62,7 @@ class NativeEngine:
             bos_id=0 if request.bos_id is None else request.bos_id,  # a prompt needs none
             eos_id=request.eos_id,
             banned_ids=sorted(set(request.banned_ids)),
-            **bans,
+            **(_bans(request.processors) or {}),
         )
         return [
             [
@@ -78,6 +76,11 @@ class NativeEngine:
             ]
             for of_one in found
         ]
+
+    def groups_itself(self, config: SearchConfig | SamplingConfig, request: Request) -> bool:
+        if not isinstance(config, SearchConfig) or config.groups > 1 or _bans(request.processors) is None:
+            return False
+        return not any(constraint.phrases for constraint in request.constraints or ())
 
     def stream(self, sources: Ids, config: SamplingConfig, request: Request) -> Iterator[Event]:
         # A translation is short, so that telling it at once is sooner than loading PyTorch; a continuation may be long.

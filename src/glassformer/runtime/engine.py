@@ -114,7 +114,7 @@ class NativeModel:
             no_repeat_ngram: no n-gram of this many tokens comes twice; 0 is no matter. Prefixes may break these bans.
             shortlists: for each source the only ids that its targets are made of, sorted, each once; none is the whole
                 vocabulary. Probabilities are those among them.
-            workers: groups of sentences decoded side by side, each by threads/workers threads; 0 chooses.
+            workers: groups decoded side by side, each by threads/workers threads; 0 chooses.
 
         Returns:
             For each source at most `n_best` targets, best first.

@@ -268,9 +268,14 @@ void State::encode(Team& team, Workspace& space) {
 void State::select(const int32_t* index, int count) {
   std::vector<int32_t> sentence(count);
   std::vector<std::vector<float*>> past(count);
+  std::vector<int> last(rows(), -1);  // a row's last successor takes its list over
+  for (int r = 0; r < count; r++) last[index[r]] = r;
   for (int r = 0; r < count; r++) {
     sentence[r] = sentence_[index[r]];
-    past[r] = past_[index[r]];
+    if (last[index[r]] == r)
+      past[r] = std::move(past_[index[r]]);
+    else
+      past[r] = past_[index[r]];
   }
   sentence_.swap(sentence);
   past_.swap(past);
@@ -408,10 +413,11 @@ void choose(Team& team, Workspace& space, const std::vector<Outputs>& outputs, c
           k.exponential_sum(logits, n, &space.largest[(size_t)c * count + r], &space.sums[(size_t)c * count + r]);
           const int32_t wanted = wanted_ids[r] < 0 ? -1 : place(wanted_ids[r]) - base;
           if (wanted >= 0 && wanted < n) space.wanted[r] = logits[wanted];
-          if (!candidates) continue;
+          Candidate* best_of_row = best + (size_t)i * candidates;
+          if (!candidates || !(space.largest[(size_t)c * count + r] > best_of_row[candidates - 1].logit)) continue;
           for (int32_t id : banned) forbid(id);
           for (int32_t id : forbidden[r]) forbid(id);
-          k.top(logits, n, base, best + (size_t)i * candidates, candidates);
+          k.top(logits, n, base, best_of_row, candidates);
         }
       }
       for (int i = 0; o.ids && i < o.rows * candidates; i++)

@@ -12,6 +12,8 @@
 namespace gf {
 namespace {
 
+// Rows of a group at first: about where a step costs least a row (docs/log.md).
+constexpr int GROUP_ROWS = 96;
 constexpr double NEVER = -std::numeric_limits<double>::infinity();
 
 double length_penalty(int length, double alpha) { return std::pow((5.0 + length) / 6.0, alpha); }
@@ -265,11 +267,14 @@ std::vector<std::vector<Hypothesis>> search(const Model& model, const Kernels& k
   const auto shortlists = starts(request.shortlists, request.shortlist_lengths, request.sentences);
   const int threads = std::max(request.threads, 1);
   const int workers = std::min({request.workers > 0 ? request.workers : threads, threads, request.sentences});
-  // Neighbours are of like length, so sentences go round: every worker gets as much.
-  std::vector<std::vector<int>> parts(workers);
-  for (int s = 0; s < request.sentences; s++) parts[s % workers].push_back(s);
-  side_by_side(workers, [&](int part) {
-    Search one(model, kernels, request, parts[part], sources, prefixes, shortlists);
+  // Neighbours are of like length as a rule, so they go together, and whoever is done with a group takes the next one.
+  const int size = std::max(1, GROUP_ROWS / request.beam_size);
+  const int groups = std::min(request.sentences, std::max(workers, (request.sentences + size - 1) / size));
+  side_by_side(groups, workers, [&](int group) {
+    std::vector<int> sentences;
+    const int64_t all = request.sentences;
+    for (int s = (int)(all * group / groups); s < (int)(all * (group + 1) / groups); s++) sentences.push_back(s);
+    Search one(model, kernels, request, sentences, sources, prefixes, shortlists);
     one.run(threads / workers);
     for (Unit& unit : one.units()) {
       auto& done = unit.done;

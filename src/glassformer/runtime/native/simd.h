@@ -71,9 +71,10 @@ inline unsigned greater(vf a, vf b) {
 #endif
 }
 
-// e^x in float32 to about 2 ulp; 0 below −87.3. Range reduction by ln 2 in two parts, then a polynomial (Cephes' expf).
+// e^x in float32 to about 2 ulp, for x ≤ 88; 0 below −87.9. Range reduction by ln 2 in two parts, then a polynomial
+// (Cephes' expf).
 inline vf exp(vf x) {
-  x = max(x, splat(-88.0f));
+  x = max(x, splat(-88.0f));  // there the power of two below is 2⁻¹²⁷, whose bits are 0
   vf n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
   vf r = x - n * 0.693359375f;
   r = r + n * 2.12194440e-4f;
@@ -84,9 +85,7 @@ inline vf exp(vf x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  vi power = (__builtin_convertvector(n, vi) + 127) << 23;
-  vf e = p * (vf)(power & (power > 0));
-  return x > -87.3f ? e : vf{};
+  return p * (vf)((__builtin_convertvector(n, vi) + 127) << 23);
 }
 
 inline vf sigmoid(vf x) { return 1.0f / (1.0f + exp(-min(max(x, splat(-80.0f)), splat(80.0f)))); }

@@ -114,8 +114,8 @@ class Team {
   std::vector<std::thread> members_;
 };
 
-// Runs work(i) for i < count, each on a thread of its own where one is to be had, and gives the first exception on.
-inline void side_by_side(int count, const std::function<void(int)>& work) {
+// Runs work(i) for i < count on so many threads, or on as many as are to be had, and gives the first exception on.
+inline void side_by_side(int count, int threads, const std::function<void(int)>& work) {
   std::exception_ptr failure;
   std::mutex lock;
   std::atomic<int> next{0};
@@ -132,8 +132,8 @@ inline void side_by_side(int count, const std::function<void(int)>& work) {
   };
   std::vector<std::thread> others;
   try {
-    others.reserve(count);
-    while ((int)others.size() + 1 < count) others.emplace_back(run);
+    others.reserve(threads);
+    while ((int)others.size() + 1 < threads) others.emplace_back(run);
   } catch (const std::exception&) {
   }
   run();
