@@ -40,6 +40,11 @@ def test_dump_config_prints_the_resolved_config_and_nothing_else(tmp_path, capsy
     assert not (tmp_path / "run").exists()
 
 
+PLAIN = ["c.yaml", "--set", "data.dev=null", "--set"]
+GPT = [*PLAIN, "model={preset: gpt2-tiny}", "--set", "data.train=three.zh"]
+BERT = [*PLAIN, "model={preset: bert-tiny}", "--set", "objective={type: classification}"]
+TAGS = [*PLAIN, "model={preset: bert-tiny}", "--set", "objective={type: token-classification}"]
+VIT = [*PLAIN, "model={preset: vit-tiny, image_size: 4, patch_size: 2, channels: 1}"]
 MISTAKES = {
     "no such config": (["absent.yaml"], "absent.yaml: cannot read the config"),
     "misspelt key": (["c.yaml", "--set", "train.stpes=3"], "unknown key 'train.stpes'; did you mean 'steps'?"),
@@ -62,6 +67,39 @@ MISTAKES = {
     "bare tokenizer": (["c.yaml", "--set", "tokenizer.from=bare.json"], "the tokenizer lacks <2zh>, <2en>"),
     "nothing to resume": (["c.yaml", "--resume"], "nothing to resume"),
     "start from nothing": (["c.yaml", "--set", "model={from: absent}"], "absent: not a model directory"),
+    "no head for it": (
+        ["c.yaml", "--set", "model={preset: bert-tiny}"],
+        "c.yaml: the model's head does not say what to learn; give objective",
+    ),
+    "another kind": (
+        ["c.yaml", "--set", "objective={type: masked-lm}"],
+        "objective masked-lm: the model is of the kind encoder-decoder, and it takes encoder over tokens",
+    ),
+    "misspelt objective": (["c.yaml", "--set", "objective={type: mlm}"], "c.yaml: objective: "),
+    "another objective's option": (
+        ["c.yaml", "--set", "objective={type: causal-lm, noise: 0.2}"],
+        "unknown key 'objective.noise'; known here: type, pack",
+    ),
+    "empty document": ([*GPT, "--set", "data.train=empty.tsv"], "empty.tsv: no text in it"),
+    "pairs for documents": (
+        [*GPT, "--set", "data.train=[[three.zh, two.en]]"],
+        "three.zh: objective causal-lm reads one",
+    ),
+    "rows beyond the positions": (
+        [*GPT, "--set", "data.max_len=80"],
+        "data.max_len 80: the model has 64 positions; lower it, or raise model.max_len",
+    ),
+    "unknown label": (
+        [*BERT, "--set", "data.train=good.tsv", "--set", "data.dev=other.tsv"],
+        "data.dev: label 'ugly' is not in data.train, whose labels are bad, good",
+    ),
+    "no label": ([*BERT, "--set", "data.train=half.csv"], "half.csv:2: expected a text and a label"),
+    "no tag": ([*TAGS, "--set", "data.train=three.zh"], "three.zh:1: expected a word, a tab and its label"),
+    "another size of image": (
+        [*VIT, "--set", "data.train=image.csv"],
+        "image.csv: images of 1 × 2 × 2, but the model reads 1 × 4 × 4; set model.image_size",
+    ),
+    "no such image": ([*VIT, "--set", "data.train=[[absent, absent]]"], "absent: cannot read it: No such file"),
     "dropout of words": (
         [
             "c.yaml",
@@ -88,6 +126,10 @@ def folder(tmp_path_factory) -> Path:
     (path / "empty.tsv").touch()
     (path / "gbk.tsv").write_bytes(b"zh\ten\n" + "中\tmiddle\n".encode("gbk"))
     (path / "three.zh").write_text("一\n二\n三\n", encoding="utf-8")
+    (path / "good.tsv").write_text("text\tlabel\nyes\tgood\nno\tbad\n", encoding="utf-8")
+    (path / "other.tsv").write_text("yes\tugly\n", encoding="utf-8")
+    (path / "half.csv").write_text('text,label\n"no, never",\n', encoding="utf-8")
+    (path / "image.csv").write_text("1,2,3,4,cat\n", encoding="utf-8")
     (path / "two.en").write_text("one\ntwo\n", encoding="utf-8")
     Tokenizer.train(["one two"] * 3, vocab_size=270).save(path / "bare.json")
     return path

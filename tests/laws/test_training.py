@@ -18,7 +18,7 @@ from glassformer.train.config import TrainSection
 from glassformer.train.distributed import GradientBuffer, World
 from glassformer.train.launch import Stop, automatic_workers, launch
 from glassformer.train.loop import Trainer
-from glassformer.train.objectives import SmoothedCrossEntropy, first_not_finite, translation_loss
+from glassformer.train.objectives import SmoothedCrossEntropy, first_not_finite, token_loss
 from glassformer.train.optim import Optimizer, learning_rate
 from tests.digits import training
 from tests.randomised import random_model
@@ -46,7 +46,7 @@ def gradients(model, batches, smoothing=0.1):
     model.zero_grad()
     total, labels = 0.0, sum(batch.n_labels for batch in batches)
     for batch in batches:
-        loss, _ = translation_loss(model, batch, smoothing=smoothing, pad_id=0)
+        loss, _ = token_loss(model, batch, smoothing=smoothing, pad_id=0)
         loss.backward()
         total += loss.item()
     return total / labels, {name: p.grad / labels for name, p in model.named_parameters()}
@@ -100,14 +100,14 @@ def test_the_gradient_of_the_whole_model_agrees_with_finite_differences():
     model = random_model(encoder_layers=1, decoder_layers=1).double()
     batch = batch_of(rows(3, 4))
     model.zero_grad()
-    translation_loss(model, batch, smoothing=0.1, pad_id=0)[0].backward()
+    token_loss(model, batch, smoothing=0.1, pad_id=0)[0].backward()
     for name, parameter in model.named_parameters():
         direction = torch.randn_like(parameter)
         slope, values = float((parameter.grad * direction).sum()), []
         for sign in (1, -1):
             with torch.no_grad():
                 parameter += sign * 1e-3 * direction
-                loss, _ = translation_loss(model, batch, smoothing=0.1, pad_id=0)
+                loss, _ = token_loss(model, batch, smoothing=0.1, pad_id=0)
                 parameter -= sign * 1e-3 * direction
             values.append(float(loss))
         # The loss is float32 by design, which bounds the accuracy of a difference.
@@ -147,7 +147,7 @@ def test_a_batch_without_labels_has_zero_loss_and_finite_gradients():
     ignored = Batch(
         batch.source_BS, batch.source_mask_BS, batch.target_BT, torch.full_like(batch.labels_BT, IGNORE), n_labels=0
     )
-    loss, nll = translation_loss(model, ignored, smoothing=0.1, pad_id=0)
+    loss, nll = token_loss(model, ignored, smoothing=0.1, pad_id=0)
     loss.backward()
     assert float(loss) == float(nll) == 0.0
     assert all(p.grad is None or not p.grad.any() for p in model.parameters())
@@ -326,7 +326,7 @@ def test_a_step_is_clipped_to_the_largest_norm(tmp_path):
 
 def test_a_step_without_labels_is_skipped_with_a_warning(tmp_path, monkeypatch, capsys):
     made = trainer(tmp_path, steps=2)
-    honest, calls = loop.batch_of, []
+    honest, calls = made.objective.batch, []
 
     def first_ignored(*arguments):
         batch = honest(*arguments)
@@ -336,7 +336,7 @@ def test_a_step_without_labels_is_skipped_with_a_warning(tmp_path, monkeypatch, 
         ignored = torch.full_like(batch.labels_BT, IGNORE)
         return Batch(batch.source_BS, batch.source_mask_BS, batch.target_BT, ignored, n_labels=0)
 
-    monkeypatch.setattr(loop, "batch_of", first_ignored)
+    monkeypatch.setattr(made.objective, "batch", first_ignored)
     monkeypatch.setattr(made, "_evaluate", lambda dev: False)
     before = made.model.embed.weight.clone()
     made._begin_epoch()
@@ -365,10 +365,8 @@ def test_the_end_of_an_epoch_takes_a_smaller_step_and_reads_every_pair_once(tmp_
     made.config = SimpleNamespace(
         **{**dict(made.config), "train": made.config.train.model_copy(update={"steps": -(-count // 3)})}
     )
-    read, honest = [], loop.batch_of
-    monkeypatch.setattr(
-        loop, "batch_of", lambda epoch, rows, tokenizer: read.extend(rows) or honest(epoch, rows, tokenizer)
-    )
+    read, honest = [], made.objective.batch
+    monkeypatch.setattr(made.objective, "batch", lambda epoch, rows: read.extend(rows) or honest(epoch, rows))
     monkeypatch.setattr(made, "_evaluate", lambda dev: False)
     monkeypatch.setattr(loop, "dump_config", lambda config: "")
     made.run()

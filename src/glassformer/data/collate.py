@@ -28,12 +28,42 @@ class Batch:
     labels_BT: Tensor
     n_labels: int
 
+    @property
+    def inputs(self) -> tuple[Tensor | None, ...]:
+        """What a model is called with."""
+        return self.source_BS, self.target_BT, self.source_mask_BS
+
+    @property
+    def labels(self) -> Tensor:
+        """`labels_BT`, by the name that every kind of batch has."""
+        return self.labels_BT
+
     def to(self, device: torch.device) -> "Batch":
         """This batch on another device."""
         mask = None if self.source_mask_BS is None else self.source_mask_BS.to(device)
         return Batch(
             self.source_BS.to(device), mask, self.target_BT.to(device), self.labels_BT.to(device), self.n_labels
         )
+
+
+@dataclass(frozen=True)
+class Labelled:
+    """One step's tensors for a model of one stack.
+
+    Attributes:
+        inputs: what the model is called with: ids (B, T) in int64 and their mask, or pixels (B, C, H, W).
+        labels: int64; (B, T), one for each position or `IGNORE`, or (B,), one for each row.
+        n_labels: labels that count, over the batch.
+    """
+
+    inputs: tuple[Tensor | None, ...]
+    labels: Tensor
+    n_labels: int
+
+    def to(self, device: torch.device) -> "Labelled":
+        """This batch on another device."""
+        inputs = tuple(None if each is None else each.to(device) for each in self.inputs)
+        return Labelled(inputs, self.labels.to(device), self.n_labels)
 
 
 def pad(rows: Sequence[Sequence[int]], value: int) -> tuple[Tensor, Tensor | None]:

@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from glassformer.errors import UserError
-from glassformer.models.seq2seq import Seq2Seq
-from glassformer.store import Loaded, Translation, atomic_directory, load_model, save_tensors, write_model
+from glassformer.header import Framing, Translation
+from glassformer.models.model import Model
+from glassformer.store import Loaded, atomic_directory, load_model, save_tensors, write_model
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.optim import Optimizer
 
@@ -36,7 +37,7 @@ class Progress:
         epoch: Current pass over the data, from 0.
         batch: Batches of this epoch already used.
         epoch_began: The step at which this epoch began, which decides how it is segmented.
-        best: Highest dev score so far (BLEU, or the negated dev loss); ``None`` before the first evaluation.
+        best: Highest dev score so far (BLEU, accuracy, or the negated dev loss); ``None`` before the first evaluation.
         best_step: Step of that score.
         stale: Evaluations since then.
         seconds: Time spent training, over all resumed parts.
@@ -107,9 +108,10 @@ class Checkpoints:
 
     def save(
         self,
-        model: Seq2Seq,
-        tokenizer: Tokenizer,
-        translation: Translation,
+        model: Model,
+        tokenizer: Tokenizer | None,
+        translation: Translation | None,
+        framing: Framing | None,
         optimizer: Optimizer,
         progress: Progress,
         rng_states: list[Tensor],
@@ -117,7 +119,7 @@ class Checkpoints:
         """Writes a checkpoint, whole or not at all, and drops the oldest ones."""
         target = self.directory(progress.step)
         with atomic_directory(target) as scratch:
-            write_model(scratch, model, tokenizer, translation)
+            write_model(scratch, model, tokenizer, translation, framing=framing)
             state = scratch / STATE
             state.mkdir()
             tensors = {f"optimizer/{name}": value for name, value in optimizer.state().items()}

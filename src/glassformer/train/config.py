@@ -2,21 +2,45 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
 from pydantic import BeforeValidator, Field, model_validator
 
-from glassformer.config import Config, Dropout, EmbedConfig, ModelConfig, Positive
+from glassformer import interop
+from glassformer.config import (
+    ClassifierConfig,
+    Config,
+    Dropout,
+    EmbedConfig,
+    HeadConfig,
+    MaskedLMHeadConfig,
+    ModelConfig,
+    PatchEmbedConfig,
+    Positive,
+    PositiveFloat,
+    TokenClassifierConfig,
+)
 from glassformer.errors import UserError
-from glassformer.families import configure
+from glassformer.families import configure, presets
+from glassformer.store import read_header
+from glassformer.train.objective_config import (
+    CausalLMObjective,
+    ClassificationObjective,
+    MaskedLMObjective,
+    ObjectiveConfig,
+    Seq2SeqObjective,
+    Share,
+    TokenClassificationObjective,
+)
 
 NonNegative = Annotated[int, Field(ge=0)]
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
+T = TypeVar("T")
 
 
 def _corpus(value: Any) -> Any:
@@ -44,15 +68,22 @@ class TokenizerSection(Config):
 
 
 class DataSection(Config):
-    """The parallel text.
+    """What is learnt from: parallel text, documents, or labelled texts, words or images.
 
-    ``train: train.tsv`` is one file, ``train: [a.tsv, b.jsonl]`` two corpora in a row, and
+    A parallel text: ``train: train.tsv`` is one file, ``train: [a.tsv, b.jsonl]`` two corpora in a row, and
     ``train: [[train.zh, train.en]]`` one corpus in two plain files, line by line; all may be mixed. Paths are relative
     to where the program runs.
+
+    Documents are plain text files, or JSONL files with the key ``text``. Labelled texts are TSV, CSV or JSONL files
+    with columns or keys ``text`` and ``label``. Labelled words stand one a line, ``word<TAB>label``, with a blank line
+    between sentences. Images are pairs of MNIST's idx files, CSV files with a row of pixels and the label at its end,
+    ``.npz`` files with ``images`` and ``labels``, or TSV files of paths and labels.
     """
 
     train: Corpus
     dev: Corpus | None = None
+    dev_share: Dropout = 0.0
+    """Without ``dev``, the share at the end of ``train`` that is held out for it."""
     source: str = "source"
     """Language code of the source, and the name of its column or key."""
     target: str = "target"
@@ -65,13 +96,29 @@ class DataSection(Config):
     is masked: translation puts such masks in the place of placeholders, URLs and tags."""
     mask_terms: Corpus | None = None
     """Terms and their translations, in a file like ``train``'s, that ``masked_share`` may mask as well."""
+    document: Literal["file", "paragraph", "line"] = "file"
+    """What of a plain text file is one document; paragraphs have blank lines between them."""
+    text: str = "text"
+    """Name of the column or key of documents and labelled texts."""
+    label: str = "label"
+    """Name of the column or key of their labels."""
+    white: PositiveFloat = 255.0
+    """The value of a white pixel in idx, CSV and npz files."""
     max_len: Positive = 256
-    """The most tokens on either side of an example; longer ones are dropped, with a count."""
+    """The most tokens on either side of an example, or of a row that documents fill. Longer pairs are dropped, with a
+    count; longer texts are cut."""
+
+    def split(self, train: Sequence[T], dev: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+        """Takes ``dev_share`` off the end of what is read."""
+        count = round(len(train) * self.dev_share)
+        return (train, dev) if dev or not count else (train[:-count], train[-count:])
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if self.source == self.target:
             raise ValueError(f"source and target are both {self.source!r}; name two languages")
+        if self.dev is not None and self.dev_share:
+            raise ValueError("dev and dev_share are both given; leave one out")
         if self.mask_terms is not None and not self.masked_share:
             raise ValueError("mask_terms masks nothing while masked_share is 0; set masked_share, such as 0.3")
         return self
@@ -101,7 +148,8 @@ class TrainSection(Config):
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     clip: Annotated[float, Field(gt=0)] | None = 1.0
     """Largest norm of the gradient."""
-    label_smoothing: Dropout = 0.1
+    label_smoothing: Dropout | None = None
+    """By default 0.1 for ``seq2seq``, and 0 for what else is learnt."""
     bpe_dropout: Dropout = 0.0
     """Chance to drop each BPE merge, drawn anew every epoch (Provilkov et al. 2020)."""
     bpe_dropout_until: Share = 0.9
@@ -113,7 +161,8 @@ class TrainSection(Config):
     seed: int = 1
     eval_every: Positive = 1000
     eval_lines: NonNegative = 500
-    """Dev sentences translated for BLEU; 0 chooses the best checkpoint by dev loss instead."""
+    """Dev sentences translated for BLEU; 0 chooses the best checkpoint by dev loss instead, also where labels are
+    learnt, whose accuracy chooses else."""
     save_every: Positive = 1000
     keep: Positive = 3
     """Step checkpoints kept, newest first; the best one is always kept as well."""
@@ -127,6 +176,8 @@ class TrainConfig(Config):
 
     model: dict[str, Any] = {"preset": "transformer-small"}
     tokenizer: TokenizerSection = TokenizerSection()
+    objective: ObjectiveConfig | None = None
+    """What is learnt; by default what the model's kind and head are for."""
     data: DataSection
     train: TrainSection = TrainSection()
 
@@ -135,20 +186,40 @@ class TrainConfig(Config):
         if "from" in self.model and len(self.model) > 1:
             other = next(key for key in self.model if key != "from")
             raise ValueError(f"model: from brings a whole model along, so leave {other} out")
-        if self.train.patience is not None and self.data.dev is None:
+        if self.train.bpe_dropout and not isinstance(self.objective, Seq2SeqObjective | None):
+            raise ValueError(f"train.bpe_dropout is for seq2seq, and objective is {self.objective.type}; leave it out")
+        if self.train.patience is not None and self.data.dev is None and not self.data.dev_share:
             raise ValueError("train.patience counts evaluations: give data.dev as well")
         return self
 
-    def model_config_for(self, vocab_size: int) -> ModelConfig:
+    @property
+    def reads_images(self) -> bool:
+        """Whether the model reads images rather than text."""
+        return isinstance(self.shape().embed, PatchEmbedConfig)
+
+    def shape(self) -> ModelConfig:
+        """The model before the tokenizer is known, and before the objective gives it a head."""
+        if "from" not in self.model:
+            return self.model_config_for(vocab_size=1)
+        path = Path(self.model["from"])
+        name = interop.format_of(path)
+        return read_header(path).model if name is None else interop.model_config(path, name)
+
+    def model_config_for(self, vocab_size: int | None) -> ModelConfig:
         """The model to build: a preset with its numbers replaced, or a spelled-out ``ModelConfig``.
 
         Args:
-            vocab_size: The tokenizer's, which always wins over a preset's.
+            vocab_size: The tokenizer's, which always wins over a preset's; None where there is none.
         """
         if "preset" in self.model:
             settings = {key: value for key, value in self.model.items() if key != "preset"}
-            return configure(self.model["preset"], **{**settings, "vocab_size": vocab_size})
+            family, _ = presets().get(self.model["preset"], (None, None))
+            reads = family is None or "vocab_size" in inspect.signature(family.configure).parameters
+            sized = {"vocab_size": vocab_size} if reads and vocab_size is not None else {}
+            return configure(self.model["preset"], **{**settings, **sized})
         config = ModelConfig.from_dict(self.model, "model")
+        if vocab_size is None:
+            return config
         for name, embed in (("embed", config.embed), ("target_embed", config.target_embed)):
             if isinstance(embed, EmbedConfig) and embed.vocab_size < vocab_size:
                 size = embed.vocab_size
@@ -175,12 +246,32 @@ def load_config(
     for key, value in (overrides or {}).items():
         _set(data, key, value, where)
     config = TrainConfig.from_dict(data, where)
-    if "from" not in config.model:
-        try:
-            config.model_config_for(vocab_size=1)  # a misspelt model is told before the corpus is read
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from None
-    return config
+    if "from" in config.model and config.objective:
+        return config
+    try:
+        shape = config.shape()  # a misspelt model is told before the corpus is read
+        return config if config.objective else config.model_copy(update={"objective": _objective_of(shape)})
+    except UserError as error:
+        raise UserError(str(error) if "from" in config.model else f"{where}: {error}") from None
+
+
+def _objective_of(config: ModelConfig) -> Any:
+    """What a model's kind and head are for."""
+    match config.kind, config.head:
+        case _, ClassifierConfig():
+            return ClassificationObjective()
+        case "encoder-decoder", HeadConfig():
+            return Seq2SeqObjective()
+        case "decoder", HeadConfig():
+            return CausalLMObjective()
+        case "encoder", MaskedLMHeadConfig():
+            return MaskedLMObjective()
+        case "encoder", TokenClassifierConfig():
+            return TokenClassificationObjective()
+    raise UserError(
+        "the model's head does not say what to learn; give objective, such as {type: classification} or "
+        "{type: masked-lm}"
+    )
 
 
 def dump_config(config: TrainConfig) -> str:

@@ -7,11 +7,9 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from glassformer.data.batching import Plan, plan_epoch
-from glassformer.data.collate import Batch, collate
 from glassformer.data.corpus import Pair, read_pairs
 from glassformer.errors import UserError
-from glassformer.store import Translation
+from glassformer.header import Framing, Translation
 from glassformer.text.bpe_dropout import BpeDropout
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.config import Corpus, DataSection, TokenizerSection
@@ -48,11 +46,15 @@ def _tags(translation: Translation) -> list[str]:
     return [translation.source, translation.target] if translation.both_directions else []
 
 
-def check_tokenizer(tokenizer: Tokenizer, translation: Translation, where: str | os.PathLike[str]) -> None:
-    """Refuses a tokenizer without the special tokens that training needs."""
+def check_tokenizer(
+    tokenizer: Tokenizer, translation: Translation, where: str | os.PathLike[str], framing: Framing | None = None
+) -> None:
+    """Refuses a tokenizer without the special tokens that training needs, unless the model's framing has them."""
     languages = _tags(translation)
     missing = [f"<2{code}>" for code in languages if code not in tokenizer.language_ids]
-    missing += [name for name in ("pad_id", "bos_id", "eos_id") if getattr(tokenizer, name) is None]
+    framed = framing is not None and framing.start is not None and framing.ends
+    needed = ("pad_id",) if framed else ("pad_id", "bos_id", "eos_id")
+    missing += [name for name in needed if getattr(tokenizer, name) is None]
     if missing:
         raise UserError(
             f"{where}: the tokenizer lacks {', '.join(missing)}; train one with "
@@ -74,11 +76,17 @@ class Examples:
         translation: Translation,
         bpe_dropout: float = 0.0,
         masking: Masking | None = None,
+        around: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> None:
+        """Args:
+        around: What a source begins and ends with; by default nothing, and ``</s>``.
+        """
         self._pairs = pairs
         self._masking = masking
         self._tokenizer = tokenizer
         self._translation = translation
+        ends = () if tokenizer.eos_id is None else (tokenizer.eos_id,)
+        self._before, self._after = around or ((), ends)
         self._dropout = BpeDropout(tokenizer, bpe_dropout) if bpe_dropout else None
 
     def plain(self) -> list[Example]:
@@ -100,13 +108,11 @@ class Examples:
         return self._directed(sources, targets)
 
     def _directed(self, sources: list[list[int]], targets: list[list[int]]) -> list[Example]:
-        eos = self._tokenizer.eos_id
-        assert eos is not None
         examples: list[Example] = []
         for origin, goal in self._translation.directions:
             read, written = (sources, targets) if origin == self._translation.source else (targets, sources)
-            prefix = self._translation.tag(goal, self._tokenizer)
-            examples += [Example([*prefix, *a, eos], b) for a, b in zip(read, written, strict=True)]
+            prefix = [*self._before, *self._translation.tag(goal, self._tokenizer)]
+            examples += [Example([*prefix, *a, *self._after], b) for a, b in zip(read, written, strict=True)]
         return examples
 
 
@@ -116,21 +122,3 @@ def thin_reverse(examples: list[Example], forward: int, share: float, seed: int,
         return examples
     rng = random.Random(f"reverse/{seed}/{epoch}")
     return examples[:forward] + [example for example in examples[forward:] if rng.random() < share]
-
-
-def plan(examples: Sequence[Example], *, batch_tokens: int, seed: int, epoch: int, max_len: int) -> Plan:
-    """Plans the batches of an epoch."""
-    lengths = [(len(example.source), len(example.target) + 1) for example in examples]
-    return plan_epoch(lengths, batch_tokens=batch_tokens, seed=seed, epoch=epoch, max_len=max_len)
-
-
-def batch_of(examples: Sequence[Example], rows: Sequence[int], tokenizer: Tokenizer) -> Batch:
-    """The tensors of some examples."""
-    assert tokenizer.pad_id is not None and tokenizer.bos_id is not None and tokenizer.eos_id is not None
-    return collate(
-        [examples[row].source for row in rows],
-        [examples[row].target for row in rows],
-        pad_id=tokenizer.pad_id,
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-    )

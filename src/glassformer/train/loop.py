@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,26 +14,18 @@ from typing import Any
 import torch
 
 from glassformer.data.batching import shard
-from glassformer.data.collate import Batch
+from glassformer.data.collate import Batch, Labelled
 from glassformer.errors import UserError
-from glassformer.store import Translation
+from glassformer.header import Framing
 from glassformer.train.checkpoint import Checkpoints, Progress
 from glassformer.train.config import TrainConfig, dump_config, load_config
 from glassformer.train.dev import DevSet
 from glassformer.train.distributed import World, best_precision, keep_freed_memory
-from glassformer.train.examples import Example, Examples, batch_of, plan, read_corpus, thin_reverse
 from glassformer.train.launch import Stop, automatic_workers, launch, orphaned
-from glassformer.train.objectives import first_not_finite, translation_loss
+from glassformer.train.objectives import build_objective, first_not_finite
 from glassformer.train.optim import Optimizer, learning_rate
 from glassformer.train.progress import Reporter
-from glassformer.train.setup import (
-    check_resumed,
-    gradient_buffer,
-    longest_example,
-    masking_of,
-    model_to_train,
-    own_run_folder,
-)
+from glassformer.train.setup import check_resumed, gradient_buffer, own_run_folder
 
 LOSS, NLL, LABELS, TOKENS, STOP = range(-5, 0)
 """Slots behind the gradients in the one buffer that the processes sum."""
@@ -113,26 +105,13 @@ class Trainer:
         for note in check_resumed(self.run_dir, config, resumed, world.size) if resumed else []:
             self._say(note)
 
-        pairs = read_corpus(config.data.train, config.data)
-        dev = read_corpus(config.data.dev, config.data) if config.data.dev else []
-        self._say(f"{len(pairs):,} sentence pairs to train on, {len(dev):,} for dev")
-        data = config.data
-        self.translation = Translation(source=data.source, target=data.target, both_directions=data.both_directions)
-        loaded = resumed.loaded if resumed else None
-        self.tokenizer, self.model = model_to_train(config, self.translation, loaded, pairs)
-        assert self.tokenizer.pad_id is not None
-        self.pad_id = self.tokenizer.pad_id
-        self.model.to(self.device).requires_grad_(True)
-        self.max_len = longest_example(self.model.config, data.max_len)
-        self._forward = len(pairs)
-        masking = masking_of(data, pairs)
-        if masking:
-            self._say(f"{masking.count:,} pairs can be masked, and {data.masked_share:.0%} of them are in each epoch")
-        self.examples = Examples(pairs, self.tokenizer, self.translation, settings.bpe_dropout, masking)
-        limits = {"batch_tokens": settings.batch_tokens, "max_len": self.max_len}
-        self.dev = (
-            DevSet(dev, self.tokenizer, self.translation, world, lines=settings.eval_lines, **limits) if dev else None
-        )
+        self.objective = build_objective(config, resumed.loaded if resumed else None)
+        for line in self.objective.told:
+            self._say(line)
+        self.model = self.objective.model.to(self.device).requires_grad_(True)
+        own = self.objective.smoothing
+        self.smoothing = own if settings.label_smoothing is None else settings.label_smoothing
+        self.dev = DevSet(self.objective, world) if self.objective.dev else None
 
         self.buffer = gradient_buffer(self.model, -LOSS, world, self.device)
         self.gradients = self.buffer.flat
@@ -141,7 +120,7 @@ class Trainer:
         if resumed:
             self.optimizer.load_state(resumed.optimizer)
             torch.set_rng_state(resumed.rng_states[world.rank])
-        self._epoch: list[Example] = []
+        self._epoch: Sequence[Any] = []
         self._batches: list[list[int]] = []
         self._recent_nll = self._recent_labels = 0.0
         self._clock = time.monotonic()
@@ -197,18 +176,10 @@ class Trainer:
     def _begin_epoch(self) -> None:
         settings, progress = self.config.train, self.progress
         dropped_out = progress.epoch_began < settings.bpe_dropout_until * settings.steps
-        examples = self.examples.sampled(settings.seed, progress.epoch, dropout=dropped_out)
-        share = self.config.data.reverse_share
-        self._epoch = thin_reverse(examples, self._forward, share, settings.seed, progress.epoch)
-        planned = plan(
-            self._epoch,
-            batch_tokens=settings.batch_tokens,
-            seed=settings.seed,
-            epoch=progress.epoch,
-            max_len=self.max_len,
-        )
+        self._epoch = self.objective.sampled(settings.seed, progress.epoch, dropout=dropped_out)
+        planned = self.objective.plan(self._epoch, settings.seed, progress.epoch)
         self._batches = planned.batches
-        limit = f"{self.max_len} tokens a side or {settings.batch_tokens} in all"
+        limit = self.objective.limit
         if not self._batches:
             raise UserError(f"every example is longer than {limit}; raise data.max_len or train.batch_tokens")
         if planned.dropped and progress.epoch == 0:
@@ -223,12 +194,12 @@ class Trainer:
         for rows in self._mine(batches):
             batch = self._batch(rows)
             with self._autocast():
-                loss, nll = translation_loss(self.model, batch, smoothing=settings.label_smoothing, pad_id=self.pad_id)
+                loss, nll = self.objective.loss(self.model, batch, self.smoothing)
             loss.backward()
             sums[LOSS] += float(loss.detach())
             sums[NLL] += float(nll)
             sums[LABELS] += batch.n_labels
-            sums[TOKENS] += batch.n_labels + sum(len(self._epoch[row].source) for row in rows)
+            sums[TOKENS] += sum(sum(self.objective.lengths(self._epoch[row])) for row in rows)
         sums[STOP] = float(self.stop.is_set())
         self.gradients[LOSS:] = torch.tensor(sums)
         self.buffer.sum_()
@@ -258,8 +229,8 @@ class Trainer:
         shares = [shard(rows, self.world.rank, self.world.size) for rows in batches]
         return [rows for rows in shares if rows]
 
-    def _batch(self, rows: list[int]) -> Batch:
-        return batch_of(self._epoch, rows, self.tokenizer).to(self.device)
+    def _batch(self, rows: list[int]) -> Batch | Labelled:
+        return self.objective.batch(self._epoch, rows).to(self.device)
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.dtype == torch.bfloat16)
@@ -306,8 +277,10 @@ class Trainer:
         progress = self.progress
         self.model.eval()
         loss = dev.loss(self.model, self._autocast())
-        scores = dev.bleu(self.model, self._autocast())
-        score = sum(scores.values()) / len(scores) if scores else -loss
+        scores = dev.scores(self.model, loss, self._autocast())
+        prefix = self.objective.chosen_by
+        chosen = [value for name, value in scores.items() if prefix is not None and name.startswith(prefix)]
+        score = sum(chosen) / len(chosen) if chosen else -loss
         better = progress.best is None or score > progress.best
         if better:
             progress.best, progress.best_step, progress.stale = score, progress.step, 0
@@ -332,8 +305,11 @@ class Trainer:
     def _save(self) -> None:
         rng_states = self.world.gather(torch.get_rng_state())
         if self.world.leads:
+            what, tokenizer = self.objective, self.objective.tokenizer
+            plain = tokenizer and Framing.of(tokenizer, self.model.config.kind)
+            framing = None if tokenizer is None or what.framing == plain else what.framing
             self.checkpoints.save(
-                self.model, self.tokenizer, self.translation, self.optimizer, self.progress, rng_states
+                self.model, tokenizer, what.translation, framing, self.optimizer, self.progress, rng_states
             )
             self._point(self.progress.step)
         self.world.barrier()

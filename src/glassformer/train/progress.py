@@ -13,6 +13,8 @@ import torch
 
 from glassformer.train.config import TrainConfig
 
+ALWAYS = ("step", "epoch", "minutes", "train_nll", "dev_loss", "best")
+"""Figures of every evaluation."""
 RECENT = 50
 """Steps over which the speed is taken."""
 
@@ -68,7 +70,7 @@ class Reporter:
 
     def evaluation(self, figures: dict[str, Any]) -> None:
         """Reports the dev figures of a step."""
-        scores = "  ".join(f"{name} {value:.2f}" for name, value in figures.items() if name.startswith("bleu"))
+        scores = "  ".join(f"{name} {figures[name]:.2f}" for name in _scores(figures))
         best = "  ← best so far" if figures["best"] else ""
         self.say(f"step {figures['step']:>6}  dev loss {figures['dev_loss']:.3f}  {scores}{best}".rstrip())
         self._write("dev", figures)
@@ -97,10 +99,10 @@ class Reporter:
         """Writes ``report.md`` and closes the files."""
         rows = [
             f"| {h['step']} | {h['epoch']:.2f} | {h['minutes']:.1f} | {h['train_nll']:.3f} | {h['dev_loss']:.3f} | "
-            + "".join(f"{value:.2f} | " for name, value in h.items() if name.startswith("bleu"))
+            + "".join(f"{h[name]:.2f} | " for name in _scores(h))
             for h in history
         ]
-        names = [name for name in history[-1] if name.startswith("bleu")] if history else []
+        names = _scores(history[-1]) if history else []
         head = ["step", "epoch", "minutes", "train NLL", "dev NLL", *names]
         table = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head), *(row.rstrip() for row in rows)]
         text = [f"# {self._run.name}", "", ended, "", *table, "", "The configuration is in `config.yaml`.", ""]
@@ -108,6 +110,11 @@ class Reporter:
         self._clear()
         self._log.close()
         self._board.close()
+
+
+def _scores(figures: dict[str, Any]) -> list[str]:
+    """The names of an objective's own figures."""
+    return [name for name in figures if name not in ALWAYS]
 
 
 def _open_log(file: Path, step: int) -> Any:

@@ -1,4 +1,4 @@
-"""What a run starts from: its folder, and the model and tokenizer to train."""
+"""What a run starts from: its folder, and the model to go on with."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from typing import IO
 
 import torch
 
+from glassformer import interop
 from glassformer.config import ModelConfig
 from glassformer.data.corpus import Pair
 from glassformer.errors import UserError
-from glassformer.families import build
-from glassformer.models.seq2seq import Seq2Seq
-from glassformer.store import Loaded, Translation, load_model, recover_directories
-from glassformer.text.tokenizer import Tokenizer
+from glassformer.models.model import Model
+from glassformer.store import Loaded, load_model, recover_directories
 from glassformer.train.checkpoint import Checkpoint
 from glassformer.train.config import DataSection, TrainConfig, changes, load_config
 from glassformer.train.distributed import GradientBuffer, World
-from glassformer.train.examples import check_tokenizer, make_tokenizer, read_corpus
+from glassformer.train.examples import read_corpus
 from glassformer.train.masking import Masking
 
 
@@ -64,30 +63,13 @@ def check_resumed(run: Path, config: TrainConfig, resumed: Checkpoint, processes
     return [f"{key} is now {new!r}, was {old!r}" for key, (old, new) in changed.items()]
 
 
-def model_to_train(
-    config: TrainConfig, translation: Translation, resumed: Loaded | None, pairs: Sequence[Pair]
-) -> tuple[Tokenizer, Seq2Seq]:
-    """The model and tokenizer to go on with, or new ones.
-
-    Args:
-        resumed: A checkpoint's; otherwise the config says what to build or to start from.
-        pairs: What a new tokenizer is learnt from.
-
-    Raises:
-        UserError: When the model was trained for another translation, or its tokenizer lacks a token that this needs.
-    """
-    start = load_model(config.model["from"]) if resumed is None and "from" in config.model else resumed
-    if start is None:
-        tokenizer = make_tokenizer(config.tokenizer, pairs, translation)
-        torch.manual_seed(config.train.seed)
-        return tokenizer, build(config.model_config_for(tokenizer.vocab_size))
-    if start.translation not in (None, translation):
-        raise UserError(
-            f"{start.path}: was trained for {start.translation}, but data says {translation}; "
-            "set data.source, data.target and data.both_directions to the former"
-        )
-    check_tokenizer(start.tokenizer, translation, start.path)
-    return start.tokenizer, start.model
+def start_of(config: TrainConfig, resumed: Loaded | None) -> Loaded | None:
+    """The model to go on with: a checkpoint's, or the one that the config names, of any format; None for a new one."""
+    if resumed is not None or "from" not in config.model:
+        return resumed
+    path = Path(config.model["from"])
+    name = interop.format_of(path)
+    return load_model(path) if name is None else interop.load(path, name)
 
 
 def masking_of(data: DataSection, pairs: Sequence[Pair]) -> Masking | None:
@@ -102,7 +84,7 @@ def longest_example(config: ModelConfig, limit: int) -> int:
     return min([limit, *(stack.max_len for _, stack in config.stacks if stack.max_len is not None)])
 
 
-def gradient_buffer(model: Seq2Seq, extra: int, world: World, device: torch.device) -> GradientBuffer:
+def gradient_buffer(model: Model, extra: int, world: World, device: torch.device) -> GradientBuffer:
     """One buffer for all gradients: zeroed, summed over processes, measured and clipped in one call each.
 
     Args:
