@@ -50,6 +50,7 @@ def load(
     engine: str = "auto",
     precision: str = "auto",
     threads: int | None = None,
+    shortlist: str | os.PathLike[str] | None = None,
 ) -> Any:
     """Loads a model: a `Translator`, a `Generator`, an `Embedder` or a `Classifier`, by what it is.
 
@@ -62,9 +63,13 @@ def load(
         precision: what matrix products run in: "fp32", "bf16" (in "model" by autocast), or "int8", which "model" has
             not. "auto" is the engine's choice; in "torch" and "model" it is fp32.
         threads: CPU threads; None is the engine's choice. PyTorch's are those of the whole process.
+        shortlist: a file of `glassformer shortlist`: a translator in the native engine then computes the logits of no
+            other pieces. Faster, most with a large vocabulary, and now and then another word; scores are those among
+            the pieces listed.
 
     Raises:
-        UserError: no such model, or a model, device, engine, precision or number of threads that cannot be used.
+        UserError: no such model, or a model, device, engine, precision, number of threads or shortlist that cannot be
+            used.
     """
     for flag, value, able in (("engine", engine, ENGINES), ("precision", precision, PRECISIONS)):
         if value not in able:
@@ -72,11 +77,17 @@ def load(
     if threads is not None and threads < 1:
         raise UserError(f"--threads {threads}: must be 1 or more")
     path, reasons = find_model(path_or_name), []
+    if shortlist is not None:
+        if not is_translator(path):
+            raise UserError("--shortlist: it is for translators; leave it out")
+        engine = "native" if engine == "auto" else engine
+        if engine != "native":
+            raise UserError(f"--shortlist: only --engine native has it, not {engine}")
     if not is_translator(path):
         return _other(path, device, engine, precision, threads)
     if engine in ("auto", "native"):
         try:
-            return _native(path, device, precision, threads)
+            return _native(path, device, precision, threads, shortlist)
         except Unavailable as error:
             if engine == "native":
                 raise UserError(f"--engine native: {error}") from None
@@ -101,7 +112,13 @@ def _other(path: Path, device: str | torch.device, engine: str, precision: str, 
     return open_model(path, used, precision, native, threads)
 
 
-def _native(path: Path, device: str | torch.device, precision: str, threads: int | None) -> Translator:
+def _native(
+    path: Path,
+    device: str | torch.device,
+    precision: str,
+    threads: int | None,
+    shortlist: str | os.PathLike[str] | None,
+) -> Translator:
     if str(device) != "cpu" and (device != "auto" or _gpu()):
         raise Unavailable("it runs on the CPU only; give device cpu")
     try:
@@ -115,6 +132,10 @@ def _native(path: Path, device: str | torch.device, precision: str, threads: int
         return load_model(path).model
 
     engine = open_native(path, header.vocab_size, precision, threads, load_module)
+    if shortlist is not None:
+        from glassformer.runtime.shortlist import Shortlist
+
+        engine.shortlist = Shortlist.load(Path(shortlist), header.vocab_size)
     return Translator(engine, read_tokenizer(path, header.tokenizer_sha256), header.translation, header.framing)
 
 

@@ -25,6 +25,7 @@ def evaluate(
     engine: options.Engine = "auto",
     precision: options.Precision = "auto",
     threads: options.Threads = None,
+    shortlist: options.Shortlist = None,
     batch_tokens: options.BatchTokens = 4000,
     limit: options.Limit = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object rather than a table.")] = False,
@@ -33,7 +34,7 @@ def evaluate(
     from glassformer.train.evaluate import corpus_scores
 
     Decoding(beam_size, length_penalty=length_penalty, max_new_tokens=max_new_tokens)  # told before a model is read
-    translator = options.open_translator(model, engine, precision, threads)
+    translator = options.open_translator(model, engine, precision, threads, shortlist)
     source, to = translator.one_direction(source, to)
     pairs = options.read_limited_pairs(tsv, source, to, limit)
     progress = options.Progress("sentences", len(pairs))

@@ -66,11 +66,19 @@ PairsFile = Annotated[
 Limit = Annotated[int | None, typer.Option("--limit", help="Read only so many pairs from the start.")]
 
 
-def open_translator(model: str, engine: str, precision: str, threads: int | None) -> "Translator":
+Shortlist = Annotated[
+    Path | None,
+    typer.Option("--shortlist", help="A file of glassformer shortlist: compute these pieces' logits only."),
+]
+
+
+def open_translator(
+    model: str, engine: str, precision: str, threads: int | None, shortlist: Path | None = None
+) -> "Translator":
     """Loads a model; what it loads for it, such as PyTorch, is the engine's business."""
     from glassformer.api import Translator, load
 
-    opened = load(model, engine=engine, precision=precision, threads=threads)
+    opened = load(model, engine=engine, precision=precision, threads=threads, shortlist=shortlist)
     if not isinstance(opened, Translator):
         raise UserError(f"-m {model}: no translator; glassformer generate, embed and classify are for other models")
     return opened

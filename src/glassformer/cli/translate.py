@@ -144,6 +144,7 @@ def translate(
     engine: options.Engine = "auto",
     precision: options.Precision = "auto",
     threads: options.Threads = None,
+    shortlist: options.Shortlist = None,
     batch_tokens: options.BatchTokens = 4000,
 ) -> None:
     """Translate text, a file, or standard input: a line out for each line in, in order."""
@@ -191,7 +192,7 @@ def translate(
         text_options["split_above"] = None if no_split else split_above
     terms = None if glossary is None else Glossary.read(glossary)
     words = _words(banned)
-    translator = options.open_translator(model, engine, precision, threads)
+    translator = options.open_translator(model, engine, precision, threads, shortlist)
     text_options |= {"banned": words, **decoding}
     written: Iterator[Iterable[str]]
     if stream:

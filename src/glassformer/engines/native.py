@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.engines.engine import Unavailable
+from glassformer.errors import UserError
 from glassformer.generate.config import Request, SamplingConfig, SearchConfig
 from glassformer.generate.constraints import check_constraints, limits, refuse_phrases
 from glassformer.generate.events import End, Event, Token
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from glassformer.models.seq2seq import Seq2Seq
     from glassformer.runtime.engine import NativeModel
+    from glassformer.runtime.shortlist import Shortlist
 
 Ids = Sequence[Sequence[int]]
 
@@ -32,6 +34,9 @@ class NativeEngine:
         native: the packed model.
         vocab_size: the number of logits.
         load_module: reads the torch module, which is done when it is first asked for.
+
+    Attributes:
+        shortlist: what targets are made of; None is the whole vocabulary.
     """
 
     name = "native"
@@ -41,6 +46,7 @@ class NativeEngine:
         self.precision, self.vocab_size = native.precision, vocab_size
         self.source_limit = None if native.prompted else native.source_limit
         self.target_limit = native.target_limit
+        self.shortlist: Shortlist | None = None
 
     @cached_property
     def module(self) -> Seq2Seq:
@@ -49,11 +55,15 @@ class NativeEngine:
     def decode(self, sources: Ids, config: SearchConfig | SamplingConfig, request: Request) -> list[list[Hypothesis]]:
         constraints = check_constraints(request, len(sources))
         if not isinstance(config, SearchConfig) or not self.groups_itself(config, request):
+            if self.shortlist is not None:
+                others = "sampling, beam groups, forced terms or a repetition penalty"
+                raise UserError(f"--shortlist: it does not go with {others}; leave one of them out")
             from glassformer.engines.model import decode_ids
 
             return decode_ids(self._decodable, sources, config, request)
         found = self._native.search(
             sources,
+            shortlists=self._shortlists(sources, [constraint.prefix for constraint in constraints], request.eos_id),
             prefixes=[constraint.prefix for constraint in constraints],
             limits=limits([len(ids) for ids in sources], constraints, config.max_new_tokens, request.max_length),
             beam_size=config.beam_size,
@@ -103,6 +113,11 @@ class NativeEngine:
             for place, (index, logprob) in enumerate(zip(ids, found.token_logprobs, strict=True)):
                 yield Token(sentence, 0, index, logprob, forced=place < forced)
             yield End(sentence, 0, "eos" if found.finished else "limit")
+
+    def _shortlists(self, sources: Ids, prefixes: Ids, eos_id: int) -> list[list[int]] | None:
+        if self.shortlist is None:
+            return None
+        return [self.shortlist.of(ids, [*prefix, eos_id]) for ids, prefix in zip(sources, prefixes, strict=True)]
 
     def logprobs(self, sources: Ids, targets: Ids, bos_id: int) -> list[list[float]]:
         return [list(row) for row in self._native.score(sources, targets, bos_id=bos_id)]
