@@ -36,4 +36,4 @@ def shortlist(
     both = [*pairs, *((b, a) for a, b in pairs)] if len(directions) > 1 else pairs
     learnt = Shortlist.learn(both, translator.engine.vocab_size, per_piece=per_piece, frequent=frequent)
     learnt.save(output)
-    print(f"{output}: {len(learnt.targets):,} target pieces of {translator.engine.vocab_size:,}", file=sys.stderr)
+    print(f"{output}: {len(learnt.targets):,} pairs of pieces", file=sys.stderr)
