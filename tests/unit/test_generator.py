@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 import glassformer as gf
 from glassformer.engines.model import ModelEngine
 from glassformer.errors import UserError
+from glassformer.generate.events import Token
 from glassformer.generator import Generator
 from glassformer.header import Framing
 from glassformer.store import save_model
+from glassformer.text.stream import StreamDecoder
 from glassformer.text.tokenizer import Tokenizer
 from tests.randomised import randomise
 
@@ -112,36 +114,55 @@ def test_the_seed_draws_the_same_and_another_one_another_text(lm: Any):
     assert lm.generate("The", temperature=0) == lm.generate("The")
 
 
-def test_what_is_no_text_is_never_written(lm: Any, tokenizer: Tokenizer):
-    seen = set()
+def spied(lm: Any, *prompts: str, **options: Any) -> tuple[Any, list[Token]]:
+    """What the engine was asked, and every token it told."""
+    asked: list[Any] = []
+    told: list[Token] = []
     real = lm.engine.stream
 
     def spy(sources: Any, config: Any, request: Any) -> Any:
-        seen.update(request.banned_ids)
-        return real(sources, config, request)
+        asked.append(request)
+        for event in real(sources, config, request):
+            told.extend([event] if isinstance(event, Token) else [])
+            yield event
 
     lm.engine.stream = spy
-    lm.generate("The", max_new_tokens=2)
-    del lm.engine.stream
-    rows = range(tokenizer.vocab_size, tokenizer.vocab_size + 5)
-    assert seen == {tokenizer.pad_id, tokenizer.bos_id, tokenizer.unk_id, *rows}
+    try:
+        lm.generate(list(prompts), **options)
+    finally:
+        del lm.engine.stream
+    return asked[0], told
 
 
-def test_a_prompt_may_fill_the_positions_but_not_exceed_them(lm: Any, tokenizer: Tokenizer):
-    def prompt(length: int) -> str:
-        text = "x" * length
-        assert len(tokenizer.encode(text)) < MAX_LEN * 2
-        while len(tokenizer.encode(text)) + 1 > length:
-            text = text[:-1]
-        return text
+def test_what_is_no_text_is_never_written_but_for_what_ends_it(lm: Any, tokenizer: Tokenizer):
+    t, rows = tokenizer, range(tokenizer.vocab_size, tokenizer.vocab_size + 5)
+    assert set(spied(lm, "The", max_new_tokens=2)[0].banned_ids) == {t.pad_id, t.bos_id, t.unk_id, *rows}
+    by_bos = generator(tokenizer, Framing((t.bos_id,), (), None, (t.eos_id, t.bos_id)))
+    assert set(spied(by_bos, "The", max_new_tokens=2)[0].banned_ids) == {t.pad_id, t.unk_id, *rows}
 
-    full = prompt(MAX_LEN)
-    room = MAX_LEN - len(tokenizer.encode(full)) - 1 + 1
-    written = list(lm._pieces([full], max_new_tokens=50, **SAMPLED))
-    assert len(written) <= room
-    with pytest.raises(UserError, match=f"prompt 2: its .* tokens are more than the model's {MAX_LEN} positions"):
-        lm.generate(["x", "x y z " * MAX_LEN])
-    assert lm.generate("x", max_new_tokens=10**6, temperature=1.0, seed=1)
+
+def test_a_prompt_may_fill_the_positions_but_not_exceed_them(tokenizer: Tokenizer):
+    endless = generator(tokenizer, Framing((tokenizer.bos_id,)))
+    text = "the cat sat on the mat " * MAX_LEN
+    while (length := 1 + len(tokenizer.encode(text))) > MAX_LEN:
+        with pytest.raises(UserError, match=f"prompt 2: its {length} tokens are more than the model's {MAX_LEN} pos"):
+            endless.generate(["x", text])
+        text = text[: -max(1, length - MAX_LEN)]
+    short = 1 + len(tokenizer.encode("x"))
+    told = spied(endless, text, "x", max_new_tokens=10**6)[1]
+    # The last token written is not read, so that it needs no position.
+    assert len(told) == (MAX_LEN - length + 1) + (MAX_LEN - short + 1)
+
+
+@given(st.text("the catsonm 我爱🐉▁\ufdd0", max_size=12), st.lists(st.integers(4, 329), max_size=12))
+def test_a_decoder_behind_other_ids_tells_what_the_new_ones_add(tokenizer: Tokenizer, text: str, ids: list[int]):
+    before = tokenizer.encode(text)
+    decoder = StreamDecoder(tokenizer, before)
+    ids = [index for index in ids if index < tokenizer.vocab_size]
+    told = "".join([*map(decoder.feed, ids), decoder.finish()])
+    whole, known = tokenizer.decode([*before, *ids]), tokenizer.decode(before)
+    if whole.startswith(known):  # bytes behind bytes may break a character that was whole
+        assert told == whole[len(known) :]
 
 
 @pytest.mark.parametrize(
