@@ -364,7 +364,8 @@ def test_two_workers_step_as_one_does_whatever_is_learnt(tmp_path):
     one = {name: first_gradient(tmp_path / "one" / name, name, World(), accumulate=2) for name in RUNS}
     two = launch(_work, tmp_path / "two", workers=2)
     for name in RUNS:
-        assert two[name][0] == pytest.approx(one[name][0], rel=1e-5), name
+        assert two[name][0] == pytest.approx(one[name][0], rel=1e-4), name
+        assert max(map(abs, one[name][1])) > 1e-4, name
         torch.testing.assert_close(
             torch.tensor(two[name][1]), torch.tensor(one[name][1]), atol=1e-6, rtol=1e-4, msg=name
         )
