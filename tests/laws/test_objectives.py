@@ -19,7 +19,7 @@ import glassformer as gf
 from glassformer.classifier import Classifier
 from glassformer.data.collate import IGNORE, Labelled, pad
 from glassformer.embedder import Embedder
-from glassformer.families import build
+from glassformer.families import build, presets
 from glassformer.generator import Generator
 from glassformer.store import load_model
 from glassformer.text.tokenizer import Tokenizer
@@ -404,3 +404,20 @@ def test_the_causal_rows_predict_every_token_once(seed):
             assert len(ids) - len(stream) <= 2  # a row of one token is left out
             assert all(row.read == [1, *row.labels[:-1]] and len(row.read) <= 24 for row in rows)
         assert epochs[0] != epochs[1] and objective.sampled(seed, 1) == epochs[1]
+
+
+TINY = {name: family.kind for name, (family, _) in presets().items() if name.endswith("-tiny")}
+LEARNS = {"decoder": "causal-lm", "encoder": "masked-lm", "encoder-decoder": "denoising"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", TINY)
+def test_every_family_learns(tmp_path, monkeypatch, preset):
+    """The loss of few lines, shown again and again, falls by more than noise."""
+    name = "images" if preset.startswith("vit") else LEARNS[TINY[preset]]
+    config = run_config(tmp_path, name, steps=40, lr=5e-3, schedule="constant", eval_every=40, save_every=40)
+    config["model"] = {**config["model"], "preset": preset} if name == "images" else {"preset": preset}
+    losses: list[float] = []
+    monkeypatch.setattr(Trainer, "_report", lambda self, loss, norm, rate, tokens: losses.append(loss))
+    train(config)
+    assert np.mean(losses[-8:]) < np.mean(losses[:4]) * (0.98 if name == "images" else 0.8)
