@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
 from glassformer.decoding import Decoding, check_streamed
 from glassformer.errors import UserError
@@ -16,26 +16,15 @@ from glassformer.generate.constraints import Constraints, limits
 from glassformer.generate.events import Token, collect
 from glassformer.generate.hypothesis import Hypothesis
 from glassformer.generate.processors import BannedWords, NoRepeatNgram, Processor
-from glassformer.sentences import Direction, Row, SentenceModel, checked, direction_of
-from glassformer.text.glossary import Glossary
+from glassformer.sentences import Row, SentenceModel, checked, direction_of
+from glassformer.text.glossary import Glossary, Term
 from glassformer.text.live import LiveLine
-from glassformer.text.masks import MASK
-from glassformer.text.pipeline import (
-    SPLIT_ABOVE,
-    Draft,
-    Part,
-    Preparation,
-    TranslateBatch,
-    answers,
-    translate_text,
-)
+from glassformer.text.masks import LITERAL, MASK
+from glassformer.text.pipeline import SPLIT_ABOVE, Draft, Part, Preparation, TranslateBatch, answers, translate_text
 from glassformer.text.stream import StreamDecoder
-from glassformer.text.tags import Element, carry_tags, strip_tags
+from glassformer.text.tags import carry_tags
 from glassformer.text.words import spellings
-from glassformer.translation import Choice, Translation, own_answer, record_of
-
-if TYPE_CHECKING:
-    from glassformer.generate.align import Link
+from glassformer.translation import Asked, Choice, Job, Translation, candidates, line_links, opened, record_of
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +104,8 @@ class Translator(SentenceModel):
             source: source language; None likewise.
             prefixes: what each line's translation begins with, blank for no matter what. In a line that has one,
                 nothing is protected.
-            glossary: terms whose translations are forced wherever a sentence holds the term; needs beam search.
+            glossary: terms and the translations that they must have. A sentence whose translation lacks one is
+                translated again with its terms masked; where nothing is masked, beam search is forced to write them.
             banned: words that are never written.
             split_above: a line of more tokens is translated sentence by sentence; one with a line break in it always
                 is. None never splits: what is too long for the model is cut, and `truncated` says so.
@@ -134,17 +124,21 @@ class Translator(SentenceModel):
         """
         if batch_tokens < 1:
             raise UserError(f"--batch-tokens {batch_tokens}: must be 1 or more")
-        job = _Job(
+        job = Job(
             Decoding(**decoding),
             self.possible_directions(source, to),
-            glossary if isinstance(glossary, Glossary) or glossary is None else Glossary(glossary),
+            None if glossary is None else Glossary.of(glossary),
             self._banning(banned),
             batch_tokens,
             alignments,
             partial(self.links, layers=alignment_layers, heads=alignment_heads),
+            masks_terms=mask not in (None, LITERAL),
         )
-        if glossary is not None and job.decoding.sampling is not None:
-            raise UserError("--glossary: forced terms need beam search; leave out --temperature and the filters")
+        if job.glossary and job.decoding.sampling and (prefixes is not None or not job.masks_terms):
+            other = "--no-protect" if prefixes is None else "--prefix-file"
+            raise UserError(
+                f"--glossary with {other}: forced terms need beam search; leave out --temperature and the filters"
+            )
         if prefixes is not None:
             lines = list(lines)
             if len(prefixes) != len(lines):
@@ -159,6 +153,7 @@ class Translator(SentenceModel):
         source: str | None = None,
         *,
         prefix: str = "",
+        glossary: Glossary | Mapping[str, str] | None = None,
         banned: Sequence[str] = (),
         split_above: float | None = SPLIT_ABOVE,
         mask: str | None = MASK,
@@ -169,10 +164,10 @@ class Translator(SentenceModel):
         """Translates a text and yields its translation in pieces, each as soon as nothing can change it any more.
 
         Joined, the pieces are what `translate` gives with `beam_size=1`, or with the same seed. A sentence that holds
-        something masked, or that begins to repeat itself, comes in one piece, and so does a text with tags in it.
+        something masked or a term, or that begins to repeat itself, comes in one piece, and so does a text with tags.
 
         Args:
-            text, to, source, banned, split_above, mask, patterns, decoding: as in `translate_lines`.
+            text, to, source, glossary, banned, split_above, mask, patterns, decoding: as in `translate_lines`.
             prefix: what the translation begins with.
             beam_size: 1; a beam may change all that it has written.
 
@@ -183,25 +178,33 @@ class Translator(SentenceModel):
         chosen = Decoding(beam_size=1, **decoding)
         if chosen.seed is None:  # a second try has to begin like the first
             chosen = replace(chosen, seed=secrets.randbits(63))
-        job = _Job(chosen, self.possible_directions(source, to), None, self._banning(banned), 1, False, self.links)
+        terms = None if glossary is None else Glossary.of(glossary)
+        if terms and (prefix.strip() or mask in (None, LITERAL)):
+            other = "--prefix-file" if prefix.strip() else "--no-protect"
+            raise UserError(
+                f"--stream with --glossary and {other}: forced terms need beam search; leave out one of them"
+            )
+        directions = self.possible_directions(source, to)
+        job = Job(chosen, directions, terms, self._banning(banned), 1, False, self.links, masks_terms=True)
         options = self._splitting(job, split_above, patterns)
-        pieces = self._streamed(_Asked(1, checked(text, 1), prefix), job, None if prefix.strip() else mask, options)
+        pieces = self._streamed(Asked(1, checked(text, 1), prefix), job, None if prefix.strip() else mask, options)
         return filter(None, pieces)
 
-    def _streamed(self, asked: _Asked, job: _Job, mask: str | None, options: dict[str, Any]) -> Iterator[str]:
-        opened, text = _opened(asked, job, mask)
-        if opened.tagged:
+    def _streamed(self, asked: Asked, job: Job, mask: str | None, options: dict[str, Any]) -> Iterator[str]:
+        asked, text = opened(asked, direction_of(asked.text, job.directions), mask)
+        if asked.tagged:
             yield from (record["translation"] for record in self._translated([asked.text], None, job, mask, options))
             return
+        options["terms"] = partial(self._terms, job, {0: asked})
         live = LiveLine(Preparation(mask=mask, restore_case=not asked.prefix.strip(), **options).line(0, text))
         for part in live.line.parts:
             if part.protected.has_words:
-                part = yield from self._written(part, opened, job, live)
+                part = yield from self._written(part, asked, job, live)
             yield live.settle(part)
         yield live.finish()
         self._warn(job)
 
-    def _written(self, part: Part, asked: _Asked, job: _Job, live: LiveLine) -> Generator[str, None, Part]:
+    def _written(self, part: Part, asked: Asked, job: Job, live: LiveLine) -> Generator[str, None, Part]:
         """Tells the answer to a sentence as it comes, and returns the sentence with it."""
         if kept := job.keep(part, asked):
             return replace(part, draft=kept)
@@ -214,71 +217,85 @@ class Translator(SentenceModel):
             events.append(event)
             if isinstance(event, Token) and event.id != self._eos:
                 ids.append(event.id)
-                # From the first repetition on, a second try writes something else.
-                last = ids[-RETRY_NGRAM:]
-                looping = looping or any(ids[i : i + RETRY_NGRAM] == last for i in range(len(ids) - RETRY_NGRAM))
+                # From the first repetition on, a second try writes something else; drawing, as soon as one may follow.
+                n = RETRY_NGRAM - (job.decoding.sampling is not None)
+                looping = looping or any(ids[i : i + n] == ids[-n:] for i in range(len(ids) - n))
                 if not looping:
                     answer += decoder.feed(event.id)
                     yield live.write(part, answer)
         draft = self._draft(collect(events, job.decoding.length_penalty)[0], row.cut)
-        return next(answers([part], lambda parts: [draft], self._retry(job, {part.line: asked}), 1))
+        known = {part.line: asked}
+
+        def again(parts: Sequence[Part]) -> list[Draft]:
+            return [draft] if parts[0] is part else self._drafts(job, known, parts)
+
+        return next(answers([part], again, self._retry(job, known), 1))
 
     def _translated(
         self,
         lines: Iterable[str],
         prefixes: Sequence[str] | None,
-        job: _Job,
+        job: Job,
         mask: str | None,
         options: dict[str, Any],
     ) -> Iterator[Translation]:
         if prefixes is None:
-            asked = (_Asked(number, line, "") for number, line in enumerate(lines, 1))
-            yield from self._records(asked, job, {"mask": mask, "restore_case": job.glossary is None, **options})
+            asked = (Asked(number, line, "") for number, line in enumerate(lines, 1))
+            yield from self._records(asked, job, {"mask": mask, **options})
         else:
             # Repair of what is protected could put a placeholder before the prefix, so such lines go another way.
-            everything = list(map(_Asked, range(1, len(prefixes) + 1), lines, prefixes))
-            free = self._records(
-                (asked for asked in everything if not asked.prefix.strip()),
-                job,
-                {"mask": mask, "restore_case": job.glossary is None, **options},
-            )
-            forced = self._records((a for a in everything if a.prefix.strip()), job, {"mask": None, **options})
+            everything = list(map(Asked, range(1, len(prefixes) + 1), lines, prefixes))
+            free = self._records((a for a in everything if not a.prefix.strip()), job, {"mask": mask, **options})
+            job = replace(job, masks_terms=False)
+            forced = self._records((a for a in everything if a.prefix.strip()), job, {"mask": None, **options}, False)
             for prefix in prefixes:
                 yield next(forced if prefix.strip() else free)
         self._warn(job)
 
-    def _records(self, asked: Iterable[_Asked], job: _Job, options: dict[str, Any]) -> Iterator[Translation]:
-        known: dict[int, _Asked] = {}
+    def _records(
+        self, asked: Iterable[Asked], job: Job, options: dict[str, Any], restore_case: bool = True
+    ) -> Iterator[Translation]:
+        known: dict[int, Asked] = {}
 
         def lines() -> Iterator[str]:
             for index, line in enumerate(asked):
-                known[index], text = _opened(line, job, options["mask"])
+                known[index], text = opened(line, direction_of(line.text, job.directions), options["mask"])
                 yield text
 
         drafts, retry = partial(self._drafts, job, known), self._retry(job, known)
+        restore_case = restore_case and (job.glossary is None or job.masks_terms)
+        options = {**options, "terms": partial(self._terms, job, known), "restore_case": restore_case}
         translated = translate_text(lines(), drafts, retry_batch=retry, **options)
         for index, line in enumerate(translated):
-            asked_for, record = known.pop(index), record_of(line, job.decoding.n_best)
+            asked_for, found = known.pop(index), candidates(line, job.decoding.n_best)
+            record, links = record_of(line, found), partial(job.links, direction=asked_for.direction)
             if asked_for.tagged:
-                texts = [candidate["translation"] for candidate in record["n_best"]]
-                links = job.links(record["source"], texts, asked_for.direction)
-                for candidate, answer, of_answer in zip(record["n_best"], texts, links, strict=True):
-                    candidate["translation"] = carry_tags(asked_for.text, answer, of_answer)
+                for candidate, (each, _) in zip(record["n_best"], found, strict=True):
+                    candidate["translation"] = carry_tags(asked_for.text, each.translation, line_links(each, links))
                 record["source"], record["translation"] = asked_for.text, record["n_best"][0]["translation"]
             if job.alignments:
                 from glassformer.generate.align import to_pharaoh
 
-                (found,) = job.links(record["source"], [record["translation"]], asked_for.direction)
-                record["alignment"] = to_pharaoh(found)
+                # Tags are words to an alignment, so that of a line with tags is made of the whole.
+                whole = [(record["source"], record["translation"])]
+                record["alignment"] = to_pharaoh(
+                    links(whole)[0] if asked_for.tagged else line_links(found[0][0], links)
+                )
             yield record
 
-    def _retry(self, job: _Job, known: Mapping[int, _Asked]) -> TranslateBatch | None:
+    def _retry(self, job: Job, known: Mapping[int, Asked]) -> TranslateBatch | None:
         """How a sentence whose translation went round in circles is tried again, unless that is forbidden already."""
         if job.decoding.no_repeat_ngram is not None:
             return None
         return partial(self._drafts, replace(job, processors=(*job.processors, NoRepeatNgram(RETRY_NGRAM))), known)
 
-    def _splitting(self, job: _Job, split_above: float | None, patterns: Sequence[str]) -> dict[str, Any]:
+    def _terms(self, job: Job, known: Mapping[int, Asked], line: int, text: str) -> list[Term]:
+        """The terms of a sentence that are to be masked, if its translation should lack one."""
+        if job.glossary is None or not job.masks_terms:
+            return []
+        return job.glossary.find(text, known[line].direction, self.directions)
+
+    def _splitting(self, job: Job, split_above: float | None, patterns: Sequence[str]) -> dict[str, Any]:
         """How lines are split into sentences, as options of `translate_text`."""
         if split_above is not None and not split_above >= 0:
             raise UserError(f"--split-above {split_above}: must be 0 or more")
@@ -292,7 +309,7 @@ class Translator(SentenceModel):
             "patterns": patterns,
         }
 
-    def _warn(self, job: _Job) -> None:
+    def _warn(self, job: Job) -> None:
         for texts, what in (
             (job.cut, f"cut to the model's limit of {self.source_limit} tokens"),
             (job.kept, "in the target language already, left as it is; is another --from or --to meant?"),
@@ -301,15 +318,21 @@ class Translator(SentenceModel):
                 more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
                 log.warning("text %d%s: %s", min(texts), more, what)
 
-    def _drafts(self, job: _Job, known: Mapping[int, _Asked], parts: Sequence[Part]) -> list[Draft]:
+    def _drafts(self, job: Job, known: Mapping[int, Asked], parts: Sequence[Part]) -> list[Draft]:
         """The answer to each sentence: the model's, unless it is in the target language already."""
         kept = [job.keep(part, known[part.line]) for part in parts]
         parts = [part for part, draft in zip(parts, kept, strict=True) if draft is None]
         rows = [self.read(part.protected.text, known[part.line].direction) for part in parts]
         constraints = [self._forced(job, known[p.line], p, row) for p, row in zip(parts, rows, strict=True)]
         job.cut.update(known[part.line].number for part, row in zip(parts, rows, strict=True) if row.cut)
-        found = self.decode(rows, job.decoding, job.processors, constraints, job.batch_tokens)
-        drafts = (self._draft(hypotheses, row.cut) for hypotheses, row in zip(found, rows, strict=True))
+        # Equal sentences have one answer, but for samples that no seed makes equal.
+        alike = job.decoding.sampling is None or job.decoding.seed is not None
+        keys = [(*row.ids, c, -1 if alike else i) for i, (row, c) in enumerate(zip(rows, constraints, strict=True))]
+        places = dict(zip(keys, range(len(rows)), strict=True))
+        distinct = [rows[place] for place in places.values()], [constraints[place] for place in places.values()]
+        decoded = self.decode(distinct[0], job.decoding, job.processors, distinct[1], job.batch_tokens)
+        found = dict(zip(places, decoded, strict=True))
+        drafts = (self._draft(found[key], row.cut) for key, row in zip(keys, rows, strict=True))
         return [next(drafts) if draft is None else draft for draft in kept]
 
     def _draft(self, hypotheses: list[Hypothesis], cut: bool) -> Draft:
@@ -317,12 +340,14 @@ class Translator(SentenceModel):
         for hypothesis in hypotheses:
             by_text.setdefault(self.tokenizer.target.decode(hypothesis.ids), hypothesis.score)
         choices = [Choice(text, score) for text, score in by_text.items()]
-        return Draft(choices[0].text, truncated=cut or not hypotheses[0].finished, details=choices)
+        cut = cut or not hypotheses[0].finished
+        return Draft(choices[0].text, truncated=cut, details=choices, others=[choice.text for choice in choices[1:]])
 
-    def _forced(self, job: _Job, asked: _Asked, part: Part, row: Row) -> Constraints:
-        """What the translation of a sentence must hold: its line's prefix if it is the first, and its terms."""
-        prefix = asked.prefix.strip() if part.index == 0 else ""
-        terms = job.glossary.forced(part.protected.text, asked.direction, self.directions) if job.glossary else []
+    def _forced(self, job: Job, asked: Asked, part: Part, row: Row) -> Constraints:
+        """What the translation of a sentence must hold: its line's prefix if it is the first; terms without masks."""
+        prefix, terms = asked.prefix.strip() if part.index == 0 else "", list[str]()
+        if job.glossary and not job.masks_terms:
+            terms = job.glossary.forced(part.protected.text, asked.direction, self.directions)
         encode = self.tokenizer.target.encode
         constraints = Constraints((*self.framing.forced, *encode(prefix)), tuple(tuple(encode(term)) for term in terms))
         if prefix or terms:
@@ -335,52 +360,3 @@ class Translator(SentenceModel):
     def _banning(self, words: Sequence[str]) -> tuple[Processor, ...]:
         sequences = spellings(self.tokenizer.target, words)
         return (BannedWords(tuple(sequences)),) if sequences else ()
-
-
-@dataclass(frozen=True)
-class _Job:
-    """What all lines of one call share; `cut` gathers the numbers of the too long, `kept` of those left as they are."""
-
-    decoding: Decoding
-    directions: list[Direction]
-    glossary: Glossary | None
-    processors: tuple[Processor, ...]
-    batch_tokens: int
-    alignments: bool
-    links: Callable[[str, Sequence[str], Direction | None], list[list[Link]]]
-    cut: set[int] = field(default_factory=set)
-    kept: set[int] = field(default_factory=set)
-
-    def keep(self, part: Part, asked: _Asked) -> Draft | None:
-        """A sentence as its own answer, where it is in the target language already and is not forced to begin so."""
-        draft = None if asked.prefix.strip() else own_answer(part, asked.direction)
-        if draft and len(self.directions) == 1 and replace(part, draft=draft).untranslated:
-            self.kept.add(asked.number)
-        return draft
-
-
-class _Asked(NamedTuple):
-    """A line by its number, from 1, and what was asked of it."""
-
-    number: int
-    text: str
-    prefix: str
-    direction: Direction | None = None
-    tagged: bool = False  # the model reads it without its tags, which are put back by alignment
-
-
-def _opened(asked: _Asked, job: _Job, mask: str | None) -> tuple[_Asked, str]:
-    """What was asked, in its direction; and the line as it is to be split, without tags that are put back later."""
-    plain = strip_tags(asked.text) if mask is not None and "<" in asked.text else None
-    tagged = plain is not None and bool(plain.text.strip()) and _stand_by_words(plain.elements)
-    opened = asked._replace(direction=direction_of(asked.text, job.directions), tagged=tagged)
-    return opened, plain.text if plain is not None and tagged else asked.text
-
-
-def _stand_by_words(elements: Sequence[Element]) -> bool:
-    """Whether all tags have a partner or close themselves; another one may stand for a word, as <name> does."""
-    return bool(elements) and all(
-        (element.closing or element.opening.endswith("/>"))
-        and (not element.children or _stand_by_words(element.children))
-        for element in elements
-    )

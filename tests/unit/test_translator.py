@@ -37,7 +37,7 @@ ODDITIES = [
 @pytest.fixture(scope="module")
 def translator() -> Translator:
     tokenizer = Tokenizer.train(LINES, vocab_size=330, languages=("zh", "en"))
-    torch.manual_seed(7)
+    torch.manual_seed(1)
     model = build_model(configure("transformer-tiny", vocab_size=tokenizer.vocab_size, max_len=64))
     with torch.no_grad():
         model.embed.weight.mul_(4)  # far from uniform, so that one hypothesis differs from another
@@ -157,10 +157,50 @@ def test_a_glossary_forces_its_terms_in_both_directions(translator):
     assert "The mat" in translator.translate("我爱打篮球。", **options)
     assert "篮球" in translator.translate("I love the mat.", **options)
     assert translator.translate("我爱", **options) == translator.translate("我爱", beam_size=2, max_new_tokens=9)
+    assert "The mat" in translator.translate("我爱打篮球。", glossary=glossary, mask=None, beam_size=2)
     with pytest.raises(UserError, match="line 2: its forced terms take .* --max-new-tokens 1"):
-        translator.translate(["我", "我爱打篮球。"], glossary=glossary, max_new_tokens=1)
-    with pytest.raises(UserError, match="--glossary: .* --temperature"):
-        translator.translate("我", glossary=glossary, temperature=1.0)
+        translator.translate(["我", "我爱打篮球。"], glossary=glossary, max_new_tokens=1, mask=None)
+    for options in ({"mask": None}, {"mask": "literal"}, {"prefix": "The"}):
+        with pytest.raises(UserError, match="--glossary with .* --temperature"):
+            translator.translate("我", glossary=glossary, temperature=1.0, **options)
+        with pytest.raises(UserError, match="--stream with --glossary"):
+            list(translator.stream("我", glossary=glossary, **options))
+
+
+@pytest.mark.parametrize("way", [{"temperature": 1.5, "seed": 2}, {"beam_size": 3, "n_best": 3}, {"beam_size": 1}])
+def test_terms_are_masked_where_a_translation_lacks_them_however_it_is_chosen(translator, seen, way):
+    glossary = {"篮球": "The mat", "语言": "{name} sat"}
+    lines = ["我爱打篮球。", "我爱自然语言，喜欢篮球。", "篮球语言", "我爱"]
+    options = {**way, "glossary": glossary, "max_new_tokens": 6, "details": True}
+    for line, record in zip(lines, translator.translate(lines, **options), strict=True):
+        for candidate in record["n_best"]:
+            assert all((t in candidate["translation"]) for s, t in glossary.items() if s in line)
+    if "temperature" not in way:
+        texts = [text for _, text in seen]
+        assert {"我爱打篮球。", "我爱打X1。", "我爱自然X1，喜欢X2。", "我爱"} <= set(texts)
+
+
+def test_a_term_that_the_model_translates_as_it_must_is_left_to_it(translator, seen):
+    options = {"beam_size": 1, "max_new_tokens": 6, "no_repeat_ngram": 1}
+    free = translator.translate("我爱打篮球。", **options)
+    seen.clear()
+    assert translator.translate("我爱打篮球。", glossary={"篮球": free}, **options) == free and len(seen) == 1
+
+
+def test_a_text_of_nothing_but_terms_is_their_translations(translator):
+    assert translator.translate("篮球", glossary={"篮球": "The mat"}, beam_size=1, max_new_tokens=5) == "The mat"
+
+
+def test_equal_sentences_are_decoded_once(translator, seen):
+    options = {"max_new_tokens": 6, "details": True, "split_above": 5}
+    lines = ["我爱。我喜欢猫。", "我喜欢猫。", "The cat.", "我喜欢猫。"]
+    alone = [translator.translate(line, beam_size=2, **options)["translation"] for line in lines]
+    seen.clear()
+    assert [r["translation"] for r in translator.translate(lines, beam_size=2, **options)] == alone
+    retried = {text for _, text in seen if seen.count(("<2en>", text)) + seen.count(("<2zh>", text)) > 2}
+    assert not retried, "asked for once, and once again where it went round in circles"
+    seeded = translator.translate(["我喜欢猫。"] * 3, temperature=2.0, seed=3, max_new_tokens=9)
+    assert len(set(seeded)) == 1
 
 
 BOTH = (("zh", "en"), ("en", "zh"))

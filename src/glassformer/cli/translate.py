@@ -99,7 +99,7 @@ def translate(
     ] = None,
     glossary: Annotated[
         Path | None,
-        typer.Option("--glossary", help="A TSV of terms and their forced translations.", rich_help_panel=_TERMS),
+        typer.Option("--glossary", help="A TSV of terms and the translations they must have.", rich_help_panel=_TERMS),
     ] = None,
     banned: Annotated[
         str | None,
@@ -170,8 +170,9 @@ def translate(
         check_streamed(beam_size)
         if format is not Format.text:
             raise UserError(f"--stream with --format {format}: its records are whole; leave out one of them")
-        if glossary is not None:
-            raise UserError("--stream with --glossary: forced terms need beam search; leave out one of them")
+        if glossary is not None and (no_protect or prefix_file is not None):
+            other = "--no-protect" if no_protect else "--prefix-file"
+            raise UserError(f"--stream with --glossary and {other}: forced terms need beam search; leave out one")
         decoding["beam_size"] = 1
     Decoding(**decoding)  # told before a model is read
     if n_best > 1 and format is Format.text:
@@ -197,6 +198,7 @@ def translate(
     written: Iterator[Iterable[str]]
     if stream:
         asked = zip(lines, repeat("") if prefixes is None else prefixes, strict=False)
+        text_options["glossary"] = terms
         streams = (translator.stream(line, to, source, prefix=prefix, **text_options) for line, prefix in asked)
         written = (chain(map(_one_line, pieces), ["\n"]) for pieces in streams)
     else:

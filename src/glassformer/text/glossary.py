@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
+from typing import NamedTuple
 
 from glassformer.data.lines import read_lines
 from glassformer.errors import UserError
@@ -14,6 +15,17 @@ from glassformer.text.script import detect_language
 
 # A letter of a script with spaces: a term does not begin or end beside one, as `cat` does in `concatenate`.
 _LETTER = rf"[^\W{SPACELESS}]"
+
+WIDE = re.compile(rf"[{SPACELESS}\u3000-\u303f\uff00-\uffef]")
+_BEGIN = re.compile(r"[.!?][\"'”’)\]]*\s+[\"'“‘(\[]*$")
+
+
+class Term(NamedTuple):
+    """Where a term stands in a text, and the translation that it must have."""
+
+    start: int
+    end: int
+    translation: str
 
 
 class Glossary:
@@ -31,6 +43,11 @@ class Glossary:
         if not all(first and second for first, second in self._entries):
             raise UserError("--glossary: a term or its translation is blank")
         self._table = cache(self._table_of)
+
+    @classmethod
+    def of(cls, glossary: Glossary | Mapping[str, str]) -> Glossary:
+        """A glossary as it is, or one of a dictionary's entries."""
+        return glossary if isinstance(glossary, Glossary) else cls(glossary)
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Glossary:
@@ -52,8 +69,8 @@ class Glossary:
             entries.append((columns[0], columns[1]))
         return cls(entries)
 
-    def forced(self, text: str, direction: tuple[str, str] | None, directions: Sequence[tuple[str, str]]) -> list[str]:
-        """The translations that a text's terms must have; a longer term goes before those inside of it.
+    def find(self, text: str, direction: tuple[str, str] | None, directions: Sequence[tuple[str, str]]) -> list[Term]:
+        """The terms of a text, in its order; a longer term goes before those inside of it.
 
         Args:
             text: what is translated.
@@ -63,8 +80,12 @@ class Glossary:
         pattern, table = self._table(direction, tuple(directions))
         if pattern is None:
             return []
-        found = (table.get(match[0].casefold()) for match in pattern.finditer(text))
-        return [term for term in dict.fromkeys(found) if term is not None]
+        found = ((match, table.get(match[0].casefold())) for match in pattern.finditer(text))
+        return [Term(*match.span(), translation) for match, translation in found if translation is not None]
+
+    def forced(self, text: str, direction: tuple[str, str] | None, directions: Sequence[tuple[str, str]]) -> list[str]:
+        """The translations that a text's terms must have, each once; arguments as in `find`."""
+        return list(dict.fromkeys(term.translation for term in self.find(text, direction, directions)))
 
     def _table_of(
         self, direction: tuple[str, str] | None, directions: tuple[tuple[str, str], ...]
@@ -90,8 +111,29 @@ class Glossary:
         return (pair[1] if found == pair[::-1] else pair[0]), self._entries
 
 
-def _whole(term: str) -> str:
+def capitalised(translation: str) -> str:
+    """A term's translation as it begins a sentence: with a capital, unless it has capitals of its own."""
+    return translation[0].upper() + translation[1:] if translation == translation.lower() else translation
+
+
+def opens_sentence(before: str, text: str) -> bool:
+    """Whether what follows `before` begins a sentence of a text whose script has capitals."""
+    return bool(text.strip()) and not WIDE.search(text) and bool(_BEGIN.search((". " + before)[-12:]))
+
+
+def holds(text: str, translation: str) -> bool:
+    """Whether a text holds a term's translation, as it stands, with a capital at its beginning, or in the plural."""
+    return bool(_held(translation).search(text))
+
+
+@lru_cache(maxsize=4096)
+def _held(translation: str) -> re.Pattern[str]:
+    forms = dict.fromkeys((translation, capitalised(translation)))
+    return re.compile("|".join(_whole(form, "(?:e?s)?") for form in forms))
+
+
+def _whole(term: str, ending: str = "") -> str:
     """A regular expression of a term, of whole words where its script has spaces."""
     before = f"(?<!{_LETTER})" if re.match(_LETTER, term[0]) else ""
-    after = f"(?!{_LETTER})" if re.match(_LETTER, term[-1]) else ""
+    after = f"{ending}(?!{_LETTER})" if re.match(_LETTER, term[-1]) else ""
     return before + re.escape(term) + after

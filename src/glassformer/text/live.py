@@ -22,10 +22,10 @@ class LiveLine:
     def write(self, part: Part, answer: str) -> str:
         """What can be told when the answer to the next sentence begins so.
 
-        Nothing of a sentence with masks in it, since the answer's end decides where the masked goes; and nothing before
-        the first letter or digit, on which the blank before the sentence depends.
+        Nothing of a sentence with masks or terms in it, since the answer's end decides where the masked goes and if
+        the terms are there; and nothing before the first letter or digit, on which the blank before it depends.
         """
-        if part.protected.spans or not any(map(str.isalnum, answer)):
+        if part.protected.spans or part.termed or not any(map(str.isalnum, answer)):
             return ""
         begun = replace(part, protected=replace(part.protected, suffix=""), separator="", draft=Draft(answer))
         return self._tell([*self._settled, begun])

@@ -19,6 +19,7 @@ from itertools import islice, starmap
 from operator import eq
 from typing import Any, NamedTuple
 
+from glassformer.text.glossary import Term
 from glassformer.text.masks import MASK
 from glassformer.text.patterns import Patterns
 from glassformer.text.protect import Protected, protect
@@ -36,11 +37,13 @@ class Draft(NamedTuple):
         text: the translation, with the masks in it that the model copied.
         truncated: whether the sentence or the translation was cut to a limit.
         details: whatever the caller wants to find again in `Part.draft`, such as scores and an n-best list.
+        others: further translations, which have to hold a glossary's terms as `text` has.
     """
 
     text: str
     truncated: bool = False
     details: Any = None
+    others: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Part:
         source: the sentence as it stands in the line.
         separator: what stands between it and the next one there.
         protected: what the model reads, and how to put back what is masked in it.
+        termed: the same with the terms of a glossary masked, too: what it reads if an answer lacks one of them.
         upper: whether the sentence was in capitals and was shown to the model in small letters.
         draft: the model's answer; None where there was nothing to translate.
         repetition: the answer repeats itself, longer than the source does.
@@ -64,13 +68,28 @@ class Part:
     upper: bool = False
     draft: Draft | None = None
     repetition: bool = False
+    termed: Protected | None = field(default=None, compare=False)
     line: int = field(default=0, compare=False)
     index: int = field(default=0, compare=False)
 
     def finish(self, answer: str) -> str:
         """The translation that an answer stands for, on one line; the source if the answer is blank."""
         text = _UNPRINTABLE.sub(" ", answer).strip()
-        return self.protected.restore(text.upper() if self.upper else text) if text else self.source
+        if not text and self.protected is not self.termed:
+            return self.source
+        return self.protected.restore(text.upper() if self.upper else text or self.protected.text)
+
+    @property
+    def masked(self) -> Part:
+        """The sentence as it is asked for again: with its terms masked."""
+        return replace(self, protected=self.termed or self.protected)
+
+    @property
+    def lacks_terms(self) -> bool:
+        """Whether a term of a glossary is neither masked in what the model read nor translated as it must be."""
+        if self.draft is None or self.termed is None or self.protected is self.termed:
+            return False
+        return not all(map(self.termed.held_by, (self.draft.text, *self.draft.others)))
 
     @property
     def translation(self) -> str:
@@ -88,10 +107,22 @@ class Part:
         answer, source = (text.casefold().split() for text in (self.draft.text, self.protected.text))
         if not answer:
             return True
-        return "".join(answer) == "".join(source) and (len(source) > 3 or bool(_WIDE_LETTER.search(self.source)))
+        return "".join(answer) == "".join(source) and (
+            len(source) > 3 or bool(_WIDE_LETTER.search(self.protected.plain))
+        )
 
 
 TranslateBatch = Callable[[Sequence[Part]], Sequence[Draft | str]]
+FindTerms = Callable[[int, str], Sequence[Term]]
+
+
+class Segment(NamedTuple):
+    """A sentence and its translation, and where they begin in their lines."""
+
+    source: str
+    translation: str
+    source_start: int
+    translation_start: int
 
 
 @dataclass(frozen=True)
@@ -124,11 +155,16 @@ class Line:
         """The line with these answers to its sentences."""
         if not parts:
             return self
-        texts = [part.translation for part in parts]
-        pairs = zip(parts, parts[1:], texts, texts[1:], strict=False)
-        separators = [*(_between(*pair) for pair in pairs), parts[-1].separator]
-        translation = "".join(text + separator for text, separator in zip(texts, separators, strict=True))
-        return replace(self, translation=translation, parts=tuple(parts))
+        return replace(self, translation="".join(map("".join, _joined(parts))), parts=tuple(parts))
+
+    @property
+    def segments(self) -> Iterator[Segment]:
+        """The sentences of the line with their translations."""
+        start = translated = 0
+        for part, (text, separator) in zip(self.parts, _joined(self.parts), strict=True):
+            yield Segment(part.source, text, start, translated)
+            start += len(part.source + part.separator)
+            translated += len(text + separator)
 
 
 # Control characters and line breaks, which neither a model nor one line of output has a use for.
@@ -154,6 +190,7 @@ def translate_text(
     length_of: Callable[[str], int] = len,
     mask: str | None = MASK,
     patterns: Patterns = (),
+    terms: FindTerms | None = None,
     restore_case: bool = False,
     retry_batch: TranslateBatch | None = None,
     batch_sentences: int = 1024,
@@ -169,12 +206,14 @@ def translate_text(
         length_of: the length of what the model would read, such as its tokens.
         mask: how masks are spelled (see `protect`); None protects nothing.
         patterns: regular expressions of further texts to protect.
+        terms: a glossary's terms in a sentence of a line, by its number from 0. An answer that lacks the translation of
+            one is asked for again with all of them masked, so `mask` must be one that is not `LITERAL`.
         restore_case: show the model sentences in capitals in small letters, and put the answers in capitals.
         retry_batch: asked once, with another search, for the sentences whose answer repeats itself.
         batch_sentences: most sentences given to `translate_batch` at once; 1 answers each line before reading another.
     """
     size = min(16, batch_sentences)
-    prepare = Preparation(language, split_above, max_length, length_of, mask, patterns, restore_case)
+    prepare = Preparation(language, split_above, max_length, length_of, mask, patterns, restore_case, terms)
     prepared = starmap(prepare.line, enumerate(lines))
     while chunk := list(_chunk(prepared, size)):
         waiting = [part for line in chunk for part in line.parts if part.protected.has_words]
@@ -207,6 +246,7 @@ class Preparation(NamedTuple):
     mask: str | None
     patterns: Patterns
     restore_case: bool
+    terms: FindTerms | None = None
 
     def line(self, number: int, line: str) -> Line:
         """A line, by its number from 0, in sentences that are still to be translated."""
@@ -223,21 +263,25 @@ class Preparation(NamedTuple):
             length_of=lambda text: self.length_of(self._protect(text).text),
             patterns=self.patterns,
         )
-        parts, index = [], 0
+        parts, index = list[Part](), 0
         for sentence in sentences:
-            parts.append(replace(self._part(*sentence), line=number, index=index))
+            parts.append(self._part(*sentence, number, index))
             index += parts[-1].protected.has_words
         return Line(line, "", tuple(parts))
 
-    def _protect(self, text: str) -> Protected:
+    def _protect(self, text: str, terms: Sequence[Term] = ()) -> Protected:
         if self.mask is None:
             return Protected(text)
-        return protect(text, mask=self.mask, patterns=self.patterns)
+        return protect(text, mask=self.mask, patterns=self.patterns, terms=terms)
 
-    def _part(self, source: str, separator: str) -> Part:
-        protected = self._protect(source).map(lambda text: _INVISIBLE.sub("", text))
+    def _part(self, source: str, separator: str, line: int, index: int) -> Part:
+        protected = self._protect(source).map(_visible)
         upper = self.restore_case and _in_capitals(protected.plain)
-        return Part(source, separator, _in_small_letters(protected) if upper else protected, upper)
+        terms = self.terms(line, source) if self.terms else ()
+        termed = self._protect(source, terms).map(_visible) if terms else None
+        if upper:
+            protected, termed = _in_small_letters(protected), termed and _in_small_letters(termed)
+        return Part(source, separator, protected, upper, termed=termed, line=line, index=index)
 
 
 def _chunk(lines: Iterator[Line], size: int) -> Iterator[Line]:
@@ -257,9 +301,15 @@ def answers(
     for start in range(0, len(parts), size):
         batch = parts[start : start + size]
         answered = _answered(batch, translate_batch)
+        lacking = [index for index, part in enumerate(answered) if part.lacks_terms]
+        if lacking:
+            for index, part in zip(
+                lacking, _answered([batch[i].masked for i in lacking], translate_batch), strict=True
+            ):
+                answered[index] = part
         looping = [index for index, part in enumerate(answered) if part.repetition]
         if looping and retry_batch is not None:
-            for index, part in zip(looping, _answered([batch[i] for i in looping], retry_batch), strict=True):
+            for index, part in zip(looping, _answered([batch[i].masked for i in looping], retry_batch), strict=True):
                 if not part.repetition and not part.untranslated:
                     answered[index] = part
         yield from answered
@@ -279,6 +329,13 @@ def _drafted(part: Part, draft: Draft) -> Part:
     return replace(part, draft=draft, repetition=looping)
 
 
+def _joined(parts: Sequence[Part]) -> list[tuple[str, str]]:
+    """Each part's translation, and what stands between it and the next one."""
+    texts = [part.translation for part in parts]
+    separators = [*map(_between, parts, parts[1:], texts, texts[1:]), *(part.separator for part in parts[-1:])]
+    return list(zip(texts, separators, strict=True))
+
+
 def _between(left: Part, right: Part, before: str, after: str) -> str:
     """The separator of two translated sentences: blanks between scripts with spaces, none beside one without."""
     separator = left.separator
@@ -293,6 +350,10 @@ def _between(left: Part, right: Part, before: str, after: str) -> str:
         return separator.replace("\u3000", " ")
     within_word = all(c.isalnum() and not _WIDE.match(c) for c in (left.source[-1], right.source[0]))
     return "" if within_word else " "
+
+
+def _visible(text: str) -> str:
+    return _INVISIBLE.sub("", text)
 
 
 def _in_capitals(text: str) -> bool:

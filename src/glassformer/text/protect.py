@@ -11,13 +11,15 @@ import re
 import unicodedata
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise, zip_longest
 
 from glassformer.errors import UserError
+from glassformer.text.glossary import WIDE, Term, capitalised, holds, opens_sentence
 from glassformer.text.masks import LITERAL, MASK, key, literal_pattern, mask_pattern, masks
-from glassformer.text.patterns import Found, Patterns, find, pair_tags
+from glassformer.text.patterns import Found, Patterns, disjoint, find, pair_tags
 from glassformer.text.recipe import SPACELESS
 
 _TAG = re.compile(r"<(/?)([\w:.-]+)(?:[^<>]*[^/<>])?(/?)>", re.ASCII)
@@ -43,12 +45,14 @@ class Span:
         mask: what the model reads in its place.
         start: where the mask stands in `Protected.text`.
         tight: whether no blank belongs to its left, and to its right.
+        term: whether `text` is the translation of a term, which may stand elsewhere by itself and be written again.
     """
 
     text: str
     mask: str
     start: int
     tight: tuple[bool, bool]
+    term: bool = False
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,10 @@ class Protected:
         """Whether there is a letter to translate outside of the spans."""
         return any(map(str.isalpha, self.plain))
 
+    def held_by(self, translation: str) -> bool:
+        """Whether a translation of the text without masks holds those of all its terms."""
+        return all(holds(translation, span.text) for span in self.spans if span.term)
+
     def map(self, function: Callable[[str], str]) -> Protected:
         """The same spans in a text changed by `function`, which sees only what is outside of them."""
         first, *gaps = map(function, self._gaps)
@@ -91,7 +99,8 @@ class Protected:
         """`translation` with each span's text in it exactly once, and otherwise unchanged but for blanks.
 
         A mask may come back in the other case, in full-width forms or with blanks in it. Copies beyond the first stand
-        in for spans that are missing, else they go. What is still missing is put at the same end of the text, beside
+        in for spans that are missing, else they go; those of a term become terms, and one that begins a sentence gets
+        its capital. What is still missing is put at the same end of the text, beside
         the same neighbour, or at the same fraction of its length. Tags that would cross take the source's order.
         """
         if not self.spans:
@@ -101,15 +110,17 @@ class Protected:
         for index in sorted(missing):
             self._insert(index, text, placed)
         order = self._nested([index for _, index in placed])
-        result, end, last = "", 0, None
-        for (offset, _), index in zip(placed, order, strict=True):
-            for chunk, own in ((text[end:offset], None), (self.spans[index].text, index)):
+        edges = [0, *(offset for offset, _ in placed), len(text)]
+        gaps = self._closed_up([text[start:end] for start, end in pairwise(edges)], order)
+        result, last = "", None
+        for gap, index in zip_longest(gaps, order):
+            for chunk, own in ((gap, None), ("" if index is None else self.spans[index].text, index)):
+                if own is not None and self.spans[own].term and opens_sentence(result, text):
+                    chunk = capitalised(chunk)
                 if chunk:
                     result += self._space(result, last, chunk, own, missing) + chunk
                     last = own
-            end = offset
-        tail = text[end:]
-        return self.prefix + result + self._space(result, last, tail, None, missing) + tail + self.suffix
+        return self.prefix + result + self.suffix
 
     @cached_property
     def _gaps(self) -> tuple[str, ...]:
@@ -130,8 +141,8 @@ class Protected:
 
     def _locate(self, translation: str) -> tuple[str, list[tuple[int, int]]]:
         """The translation without masks, and (offset, span) of those found in it, in the translation's order."""
-        literals = tuple(span.text for span in self.spans)
-        matches = list(literal_pattern(literals).finditer(translation))
+        literals = tuple(span.text for span in self.spans if not span.term)
+        matches = list(literal_pattern(literals).finditer(translation)) if literals else []
         pattern = mask_pattern(self.style, literals)
         untouched = {match[0] for gap in self._gaps for match in pattern.finditer(gap)}
         edges = [0, *(place for match in matches for place in match.span()), len(translation)]
@@ -141,7 +152,8 @@ class Protected:
         exact, loose = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
         for index, span in enumerate(self.spans):
             exact[span.mask].append(index)
-            exact[span.text].append(index)
+            if not span.term:
+                exact[span.text].append(index)
             loose[key(span.mask)].append(index)
         waiting = set(range(len(self.spans)))
         owner: dict[int, int] = {}
@@ -157,6 +169,8 @@ class Protected:
         text, placed, end, strip = "", list[tuple[int, int]](), 0, False
         for match in matches:
             place = owner.get(match.start())
+            if place is None:
+                place = next((i for i in loose.get(key(match[0]), ()) if self.spans[i].term), None)
             if place is None and match[0] not in exact and key(match[0]) not in loose:
                 continue
             gap = translation[end : match.start()]
@@ -174,6 +188,18 @@ class Protected:
                 strip = True
         rest = translation[end:]
         return text + (rest.lstrip(_BLANKS) if strip else rest), placed
+
+    def _closed_up(self, gaps: list[str], order: list[int]) -> list[str]:
+        """`gaps` without the blanks between a term and its neighbour where neither's script has any."""
+        terms = ["", *(self.spans[i].text if self.spans[i].term else "" for i in order), ""]
+        closed = []
+        for before, gap, after in zip(terms, gaps, terms[1:], strict=False):
+            if after and WIDE.match(after) and WIDE.match((gap.rstrip(_BLANKS) or before)[-1:]):
+                gap = gap.rstrip(_BLANKS)
+            if before and WIDE.match(before[-1]) and WIDE.match(gap.lstrip(_BLANKS) or after):
+                gap = gap.lstrip(_BLANKS)
+            closed.append(gap)
+        return closed
 
     def _insert(self, index: int, text: str, placed: list[tuple[int, int]]) -> None:
         """Gives a missing span, all spans before it being placed, a place in `text`."""
@@ -236,13 +262,15 @@ class Protected:
         return ""
 
 
-def protect(text: str, *, mask: str = MASK, patterns: Patterns = ()) -> Protected:
+def protect(text: str, *, mask: str = MASK, patterns: Patterns = (), terms: Sequence[Term] = ()) -> Protected:
     """Masks what has to survive translation.
 
     Args:
         text: one sentence.
         mask: how masks are spelled, `{}` being their number; or `LITERAL`. The text's own "X1" is never taken for one.
         patterns: regular expressions of further texts to protect.
+        terms: what a glossary knows in the text, to come back as its translation unless it is in something else
+            protected; `LITERAL` leaves them all out.
 
     Raises:
         UserError: a pattern that is no regular expression, or a mask without `{}`.
@@ -250,9 +278,12 @@ def protect(text: str, *, mask: str = MASK, patterns: Patterns = ()) -> Protecte
     if mask != LITERAL and mask.count("{}") != 1:
         raise UserError(f"mask {mask!r}: must hold {{}} once, for a number")
     found = find(text, patterns)
+    found = _everywhere(text, found) if found else []
+    translations = {term.start: term.translation for term in terms if mask != LITERAL}
+    if translations:
+        found = disjoint([*found, *(Found(term.start, term.end, "term") for term in terms)])
     if not found:
         return Protected(text, style=mask)
-    found = _everywhere(text, found)
     lead, trail = _wrapping(text, found)
     begin = found[lead - 1].end if lead else 0
     end = found[trail].start if trail < len(found) else len(text)
@@ -265,19 +296,22 @@ def protect(text: str, *, mask: str = MASK, patterns: Patterns = ()) -> Protecte
     names = masks(text, mask)
     masked, spans = "", list[Span]()
     for first, last in _runs(found[lead:trail]):
+        beside = bool(spans) and begin == first.start  # of two spans one is a term then
         masked += text[begin : first.start]
         begin = last.end
         literal = text[first.start : begin]
-        left, right = masked[-1:], text[begin:end][:1]
+        left, right = "" if beside else masked[-1:], "" if begin in translations else text[begin:end][:1]
         touches = [bool(_JOINS.match(side)) for side in (left, right)]
         # A blank keeps a mask from running into a word, a number or what would spell another placeholder.
-        apart = [mask != LITERAL and touch for touch in touches]
+        apart = [mask != LITERAL and touch for touch in (touches[0] or beside, touches[1])]
         tags = list(_TAG.finditer(literal))
         closes = literal.startswith("</") and bool(left.strip())
         opens = bool(tags) and tags[-1].end() == len(literal) and not tags[-1][1] and bool(right.strip())
         masked += " " * apart[0]
         name = literal if mask == LITERAL else next(names)
-        spans.append(Span(literal, name, len(masked), (touches[0] or closes, touches[1] or opens)))
+        term = first.kind == "term"
+        tight = (touches[0] or closes, touches[1] or opens)
+        spans.append(Span(translations[first.start] if term else literal, name, len(masked), tight, term))
         masked += name + " " * apart[1]
     return Protected(masked + text[begin:end], tuple(spans), prefix, suffix, mask)
 
@@ -304,11 +338,11 @@ def _everywhere(text: str, found: list[Found]) -> list[Found]:
 
 
 def _runs(found: list[Found]) -> Iterator[tuple[Found, Found]]:
-    """The first and the last of each run without anything in between."""
+    """The first and the last of each run without anything in between; a term is a run by itself."""
     first: Found | None = None
     for this, following in zip(found, [*found[1:], None], strict=False):
         first = first or this
-        if following is None or this.end < following.start:
+        if following is None or this.end < following.start or "term" in (this.kind, following.kind):
             yield first, this
             first = None
 
