@@ -19,6 +19,7 @@ import glassformer as gf
 from glassformer.classifier import Classifier
 from glassformer.data.collate import IGNORE, Labelled, pad
 from glassformer.embedder import Embedder
+from glassformer.errors import UserError
 from glassformer.families import build, presets
 from glassformer.generator import Generator
 from glassformer.store import load_model
@@ -404,6 +405,29 @@ def test_the_causal_rows_predict_every_token_once(seed):
             assert len(ids) - len(stream) <= 2  # a row of one token is left out
             assert all(row.read == [1, *row.labels[:-1]] and len(row.read) <= 24 for row in rows)
         assert epochs[0] != epochs[1] and objective.sampled(seed, 1) == epochs[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "tokenizer"),
+    [("masked-lm", "bert-base-chinese"), ("causal-lm", "sentencepiece/test_model.model"), ("causal-lm", "gpt2")],
+)
+def test_tokenizers_of_others_are_learnt_with(tmp_path, shared, name, tokenizer):
+    config = run_config(tmp_path, name, steps=1, save_every=1, eval_every=1)
+    config["model"] |= {"d_model": 16, "n_heads": 2}
+    config["tokenizer"] = {"from": str(shared / "data/checkpoints/tokenizers" / tokenizer)}
+    opened = gf.load(train(config).run / "best")
+    text = "the red bird"
+    assert opened.tokenizer.decode(opened.tokenizer.encode(text)) == text
+    if name == "masked-lm":
+        assert opened.tokenizer.token_to_id("<mask>") is None and opened.model.config.embed.vocab_size == 21128
+        assert opened.framing.before == (101,) and opened.framing.after == (102,)
+
+
+def test_a_run_of_another_objective_is_not_gone_on_with(tmp_path):
+    config = run_config(tmp_path, "classification", steps=1, save_every=1)
+    train(config)
+    with pytest.raises(UserError, match="objective.type is 'classification', and 'masked-lm' does not fit"):
+        train({**config, "objective": {"type": "masked-lm"}}, resume=True)
 
 
 TINY = {name: family.kind for name, (family, _) in presets().items() if name.endswith("-tiny")}

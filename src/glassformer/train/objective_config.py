@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from glassformer.config import Config, PositiveFloat
+from glassformer.config import Config
 from glassformer.schema import type_or
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -58,7 +58,7 @@ class DenoisingObjective(Config):
     type: Literal["denoising"] = "denoising"
     noise: Noise = 0.3
     """Share of tokens in masked spans; each span is one mask, whatever its length."""
-    mean_span: PositiveFloat = 3.0
+    mean_span: Annotated[float, Field(ge=1.0)] = 3.0
     """λ of the Poisson distribution that lengths of spans are drawn from; a span of length 0 inserts a mask."""
     permute_sentences: bool = True
     pack: bool = False

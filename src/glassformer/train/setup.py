@@ -55,7 +55,7 @@ def check_resumed(run: Path, config: TrainConfig, resumed: Checkpoint, processes
     changed = changes(load_config(saved), config)
     changed.pop("train.output", None)  # the same folder by another path
     for key, (old, new) in changed.items():
-        if key.split(".")[0] in ("model", "tokenizer"):
+        if key.split(".")[0] in ("model", "tokenizer") or key == "objective.type":
             raise UserError(
                 f"{saved}: {key} is {old!r}, and {new!r} does not fit the checkpoints; "
                 "set it back, or start anew with another train.output"

@@ -129,9 +129,11 @@ class DocumentObjective(Objective):
         self._room = self.max_len - around
         if self._room < 2:
             raise UserError(f"data.max_len {self.max_len}: leaves no room for text; raise it")
-        pieces = [tokenizer.id_to_token(index) for index in range(tokenizer.vocab_size)]
+        pieces = pieces_of(tokenizer)
         self._special = special_ids(tokenizer)
-        self._ordinary = [index for index in range(tokenizer.vocab_size) if index not in self._special]
+        self._ordinary = [
+            index for index in range(tokenizer.vocab_size) if pieces[index] and index not in self._special
+        ]
         self._mask_id = next((found for name in MASKS if (found := tokenizer.token_to_id(name)) is not None), None)
         if isinstance(kind, MaskedLMObjective | DenoisingObjective) and self._mask_id is None:
             raise UserError(f"objective {kind.type}: the tokenizer has no {' or '.join(MASKS)}; take one that has")
@@ -258,14 +260,30 @@ def with_specials(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
     if MASKS[0] in tokens and any(tokenizer.token_to_id(name) is not None for name in MASKS):
         return tokenizer
     if missing := [token for token in tokens if tokenizer.token_to_id(token) is None]:
+        if not hasattr(tokenizer.backend, "add_special_tokens"):
+            raise UserError(
+                f"tokenizer.from: a SentencePiece model takes no {missing[0]}; leave it out to learn a new one"
+            )
         tokenizer.backend.add_special_tokens(missing)
         return Tokenizer.from_json(tokenizer.backend.to_str())
     return tokenizer
 
 
+def pieces_of(tokenizer: Tokenizer) -> list[str]:
+    """The spelling of every id; empty where a foreign vocabulary leaves one out."""
+    found: list[str] = []
+    for index in range(tokenizer.vocab_size):
+        try:
+            found.append(tokenizer.id_to_token(index))
+        except UserError:
+            found.append("")
+    return found
+
+
 def special_ids(tokenizer: Tokenizer) -> set[int]:
     """Ids that stand for no text."""
-    told = {index for index, token in tokenizer.backend.get_added_tokens_decoder().items() if token.special}
+    added = getattr(tokenizer.backend, "get_added_tokens_decoder", dict)()
+    told = {index for index, token in added.items() if token.special}
     named = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id}
     named |= {tokenizer.token_to_id(name) for name in (*MASKS, "[CLS]", "[SEP]")}
     return told | {index for index in named if index is not None}
@@ -287,4 +305,4 @@ def continuing_ids(pieces: Sequence[str], kind: str) -> set[int]:
 
 
 def _ends_sentence(piece: str) -> bool:
-    return language_of(piece) is None and (piece[-1:] in ENDS or piece == "<0x0A>")
+    return bool(piece) and language_of(piece) is None and (piece[-1] in ENDS or piece == "<0x0A>")
