@@ -197,6 +197,12 @@ class TrainConfig(Config):
         """Whether the model reads images rather than text."""
         return isinstance(self.shape().embed, PatchEmbedConfig)
 
+    def resolved(self) -> Self:
+        """The same with the objective that its model is for, where none is given."""
+        if self.objective:
+            return self
+        return self.model_copy(update={"objective": _objective_of(self.shape())})
+
     def shape(self) -> ModelConfig:
         """The model before the tokenizer is known, and before the objective gives it a head."""
         if "from" not in self.model:
@@ -246,13 +252,13 @@ def load_config(
     for key, value in (overrides or {}).items():
         _set(data, key, value, where)
     config = TrainConfig.from_dict(data, where)
-    if "from" in config.model and config.objective:
+    if "from" in config.model:  # which another run may not have written yet
         return config
     try:
-        shape = config.shape()  # a misspelt model is told before the corpus is read
-        return config if config.objective else config.model_copy(update={"objective": _objective_of(shape)})
+        config.shape()  # a misspelt model is told before the corpus is read
+        return config.resolved()
     except UserError as error:
-        raise UserError(str(error) if "from" in config.model else f"{where}: {error}") from None
+        raise UserError(f"{where}: {error}") from None
 
 
 def _objective_of(config: ModelConfig) -> Any:

@@ -68,7 +68,7 @@ def train(
     Raises:
         UserError: On a mistake in the config or the data, or a run folder that already holds a run.
     """
-    resolved = load_config(config, overrides)
+    resolved = load_config(config, overrides).resolved()
     settings = resolved.train
     run = Path(settings.output)
     steps = Checkpoints(run, settings.keep).steps()

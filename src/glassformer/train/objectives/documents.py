@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from glassformer.config import HeadConfig, LayerNormConfig, MaskedLMHeadConfig, MLPConfig, ModelConfig
 from glassformer.data.collate import IGNORE, Batch, Labelled, collate, pad
@@ -282,7 +282,7 @@ def pieces_of(tokenizer: Tokenizer) -> list[str]:
 
 def special_ids(tokenizer: Tokenizer) -> set[int]:
     """Ids that stand for no text."""
-    added = getattr(tokenizer.backend, "get_added_tokens_decoder", dict)()
+    added: dict[int, Any] = getattr(tokenizer.backend, "get_added_tokens_decoder", dict)()
     told = {index for index, token in added.items() if token.special}
     named = {tokenizer.pad_id, tokenizer.bos_id, tokenizer.eos_id, tokenizer.unk_id}
     named |= {tokenizer.token_to_id(name) for name in (*MASKS, "[CLS]", "[SEP]")}
