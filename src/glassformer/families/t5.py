@@ -146,10 +146,9 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         "dropout_rate": first.dropout,
         "tie_word_embeddings": config.tie,
     }
-    refuse_difference(config, from_hf({**data, **scaled}), "T5")
-    # Readers of all versions infer scale_decoder_outputs from tie_word_embeddings; they lack the rest.
-    if scaled.get("scale_decoder_outputs", config.tie) != config.tie:
-        raise UserError("T5 cannot represent this model: it divides by √d_model if and only if its output is tied")
+    if scaled.get("scale_decoder_outputs", config.tie) != config.tie:  # else tie_word_embeddings says both
+        data |= scaled
+    refuse_difference(config, from_hf(data), "T5")
     return data
 
 

@@ -171,12 +171,12 @@ def save(
     if quantisation not in (None, *QUANTISATIONS):
         raise UserError(f"quantisation {quantisation!r}: expected one of {', '.join(QUANTISATIONS)}")
     config, weights = _canonical(model)
+    spec, index_spec = _spec(config)
     table = rules(config)
     theirs = export_weights(table, weights)
     for rule in table:
         if Tie() in rule.ops:
             theirs.update((name, weights[ours]) for (ours,), (name,) in rule.pairs(weights))
-    spec, index_spec = _spec(config)
     for name, tensor in theirs.items():
         part, _, attribute = name.rpartition("/")
         try:

@@ -74,7 +74,7 @@ class MarianTokenizer(Tokenizer):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the files of both sides as they were read."""
         path = Path(path)
-        if path.suffix:
+        if path.suffix and not path.is_dir():
             raise UserError(f"{path}: Marian's tokenizer is saved as several files; name a directory")
         target = self.target
         assert isinstance(target, MarianTokenizer)
