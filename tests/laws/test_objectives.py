@@ -272,6 +272,7 @@ RUNS = {
     "span-corruption": ({"preset": "t5-tiny", "dropout": 0.2}, {}, Translator),
     "denoising": ({"preset": "bart-tiny"}, {}, Translator),
     "classification": (BERT, {"hidden": "tanh"}, Classifier),
+    "classification by a decoder": ({"preset": "gpt2-tiny", "dropout": 0.2}, {}, Classifier),
     "token-classification": (BERT, {}, SimpleNamespace),
     "images": ({"preset": "vit-tiny", "image_size": 4, "patch_size": 2, "channels": 1}, {"shift": 1}, Classifier),
 }
@@ -292,7 +293,7 @@ def run_config(folder: Path, name: str, **settings) -> dict:
         images = [[*(str(rng.randrange(17)) for _ in range(16)), rng.choice("012")] for _ in range(60)]
         file.write_text("".join(",".join(row) + "\n" for row in images))
         data |= {"white": 16}
-    elif name == "classification":
+    elif name.startswith("classification"):
         rows = [(" ".join(words), "cat" if "cat" in words else "none") for words in (sentence() for _ in range(60))]
         file.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
     elif name == "token-classification":
@@ -302,7 +303,7 @@ def run_config(folder: Path, name: str, **settings) -> dict:
         file = folder / "train.txt"
         file.write_text("".join(" ".join(sentence()) + ".\n" for _ in range(60)))
         data |= {"document": "line"}
-    kind = "classification" if name == "images" else name
+    kind = "classification" if name == "images" else name.split()[0]
     base = {"output": str(folder / "run"), "steps": 8, "batch_tokens": 200, "workers": 1, "precision": "fp32"}
     base |= {"warmup": 2, "eval_every": 4, "save_every": 3, "eval_lines": 4}
     return {
@@ -337,7 +338,7 @@ def test_a_run_is_resumed_exactly_and_its_model_is_of_its_kind(tmp_path, monkeyp
         assert opened.embed(["the cat"]).shape == (1, 16)
     elif kind is Translator:
         assert isinstance(opened.translate("the cat"), str)
-    elif name == "classification":
+    elif name.startswith("classification"):
         assert set(opened.classify("the cat")["probabilities"]) == {"cat", "none"}
     elif name == "token-classification":
         assert opened.model.config.head.labels == ("N", "O")
