@@ -18,7 +18,7 @@ def hidden(config, weights, ids, token_types=None):
 def output(config, weights, ids, token_types=None):
     """What the head says."""
     x, head = hidden(config, weights, ids, token_types), config.head
-    if head is None:
+    if head is None or head.type == "pooler":  # a pooler's vector stands beside the hidden states
         return x
     if head.type == "masked-lm":
         x = [[activation(head.activation, h) for h in linear(weights, "head.dense", row)] for row in x]

@@ -135,7 +135,7 @@ STEPPED = [
     {"temperature": 1.3, "top_k": 40, "seed": 5},
     {"repetition_penalty": 1.5},
     {"repetition_penalty": 1.5, "no_repeat_ngram": 2},
-    {"glossary": {"猫": "dog", "cat": "狗", "我": "me"}},
+    {"glossary": {"猫": "dog", "cat": "狗", "我": "me"}, "mask": None},
 ]
 
 

@@ -30,7 +30,7 @@ COMMANDS = {
     "convert": "A model from one format into another, compared.",
     "tokenizer": "Train, use, or inspect a tokenizer.",
     "data": "Count, clean, and split parallel text.",
-    "shortlist": "Learn which pieces translations are made of, for a faster translate.",
+    "shortlist": "Learn which pieces translations are made of: faster.",
     "bench": "How fast a model runs here, and how near the machine's limit.",
     "show": "A model's tree: shapes, parameters, memory, FLOPs.",
     "list": "The families of models and their presets.",
