@@ -53,7 +53,10 @@ def test_a_decoder_goes_on_as_the_module_does(folder, preset):
             prompts, max_new_tokens=12, **options
         )
     assert "".join(found.stream("The cat", max_new_tokens=12)) == found.generate("The cat", max_new_tokens=12)
-    assert load(path, precision="int8").engine.precision == "int8"
+    assert load(path, engine="native", precision="bf16").engine.precision == "bf16"
+    # Weights drawn with such spread are nothing for int8.
+    with pytest.raises(UserError, match="--engine native: int8 would change what this model says .*--precision bf16"):
+        load(path, precision="int8")
 
 
 def test_an_encoder_embeds_as_the_module_does(folder):

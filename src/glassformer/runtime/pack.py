@@ -42,6 +42,7 @@ from glassformer.runtime.arrays import (
 )
 from glassformer.runtime.cache import origin
 from glassformer.runtime.engine import NativeModel
+from glassformer.runtime.library import EngineUnavailable
 from glassformer.runtime.support import ACTIVATIONS, check_known, known_throughout
 
 TYPES = {"fp32": 0, "bf16": 1, "int8": 2}
@@ -271,33 +272,42 @@ def pack_model(config: ModelConfig, weights: Weights, precision: str, file: Path
 
     Args:
         weights: float32, by the names of the torch module's `state_dict`.
-        precision: "int8", "bf16", "fp32", or "auto": int8 where its logits stay close (`FAITHFUL`), else bf16.
+        precision: "bf16", "fp32", "int8" where its logits stay close (`FAITHFUL`), or "auto": int8 or else bf16.
         origin: what tells this state of the model from another (`glassformer.runtime.cache`).
 
     Raises:
         UserError: an array is not as the configuration says, or holds NaN.
-        EngineUnavailable: it has a part that the native engine does not know.
+        EngineUnavailable: it has a part that the native engine does not know, or int8 is not faithful to it.
     """
-    if precision != "auto":
+    if precision not in ("auto", "int8"):
         return Packer(config, weights, precision).write(file, origin)
     with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
         exact, small = Path(scratch) / "fp32", Path(scratch) / "int8"
         Packer(config, weights, "fp32").write(exact, origin)
         Packer(config, weights, "int8").write(small, origin)
-        if not cosine(exact, small) >= FAITHFUL:  # NaN is not faithful, either
+        likeness = cosine(exact, small)
+        if not likeness >= FAITHFUL:  # NaN is not faithful, either
+            if precision == "int8":
+                raise EngineUnavailable(
+                    f"int8 would change what this model says (cosine of its logits {likeness:.3f}, below {FAITHFUL}); "
+                    "give --precision bf16 or fp32"
+                )
             Packer(config, weights, "bf16").write(small, origin)
         small.replace(file)
 
 
 def cosine(exact: Path, other: Path, sentences: int = 16, length: int = 12, steps: int = 4) -> float:
-    """The least cosine between two packed models' logits over random sources and targets, each row's mean taken off."""
+    """The least cosine between two packed models' logits over random sources and targets, each row's mean taken off.
+
+    Of an encoder alone it is that of the mean hidden states.
+    """
     rng = np.random.default_rng(0)
     models = [NativeModel.open(path) for path in (exact, other)]
     one = models[0]
     length = min(length, one.source_limit or length)
     sources = rng.integers(0, one.model.source_vocab, (sentences, length)).tolist()
     if not one.model.decoder.n_layers:
-        answers = [np.concatenate(model.encode(sources)).astype(np.float64) for model in models]
+        answers = [np.stack([x_SD.mean(0, np.float64) for x_SD in model.encode(sources)]) for model in models]
     else:
         room = (one.target_limit or length + steps) - (length if one.prompted else 0)
         tokens_NT = rng.integers(0, one.model.target_vocab, (sentences, min(steps, max(room, 1))))
