@@ -244,3 +244,29 @@ def test_it_learns_to_translate_digits_both_ways(tmp_path):
         assert corpus_bleu(found, [row[1 - way] for row in rows], goal) > 90
     names = {"config.yaml", "best", "last", "log.jsonl", "report.md", "tensorboard", "step-800"}
     assert names <= set(os.listdir(run)) and os.listdir(run / "tensorboard")
+
+
+def test_every_recipe_is_a_whole_config_that_says_what_it_reached(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    recipes = sorted(Path("recipes").glob("*.yaml"))
+    assert len(recipes) >= 8
+    for recipe in recipes:
+        config = load_config(recipe)
+        assert (config.objective or "from" in config.model) and config.train.output == f"runs/{recipe.stem}"
+        assert "Reached" in recipe.read_text(encoding="utf-8").split("model:")[0], recipe
+
+
+def test_numbers_are_said_as_they_are_read(repository):
+    import runpy
+
+    recipe = runpy.run_path(str(repository / "recipes/numbers.py"))
+    values = {word: value for value, word in enumerate(recipe["ONES"])}
+    values |= {word: 10 * value for value, word in enumerate(recipe["TENS"], 2)}
+    for number in [*range(1200), 20_000, 342_005, 560_019, 999_999, 100_100]:
+        total = group = 0
+        for word in recipe["words"](number).replace("-", " ").replace(" and ", " ").split():
+            if word == "thousand":
+                total, group = 1000 * group, 0
+            else:
+                group = group * 100 if word == "hundred" else group + values[word]
+        assert total + group == number
