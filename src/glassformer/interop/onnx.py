@@ -110,8 +110,9 @@ def export(directory: Path, model: Any) -> None:
 def _export(file: Path, module: nn.Module, args: Any, inputs: dict[str, dict[int, str]], output: str) -> None:
     large = sum(parameter.nbytes for parameter in module.parameters()) > 2**30  # protocol buffers end at 2 GiB
     with torch.no_grad(), _quiet(), _explicitly():
+        module.eval()(*args)  # what is computed once and kept, such as rotary angles, must not be a tracer's stand-in
         torch.onnx.export(
-            module.eval(),
+            module,
             args,
             str(file),
             dynamo=True,

@@ -33,7 +33,7 @@ def pool(x_BTD: Tensor, mask_BT: Tensor | None, kind: str) -> Tensor:
     place_T = torch.arange(mask_BT.shape[1], device=mask_BT.device)
     # argmax finds the first of equal values, so that padding on the left is passed over.
     place_B = (mask_BT.long() if kind == "first" else mask_BT * (place_T + 1)).argmax(1)
-    return x_BTD[torch.arange(len(x_BTD), device=x_BTD.device), place_B]
+    return x_BTD[torch.arange(x_BTD.shape[0], device=x_BTD.device), place_B]
 
 
 class MaskedLMHead(nn.Module):
