@@ -69,6 +69,9 @@ class Engine:
     def __init__(self, model: TableModel) -> None:
         self.model, self.vocab_size = model, model.vocab
 
+    def groups_itself(self, config, request):
+        return False
+
     def decode(self, sources, config, request):
         return decode_ids(self.model, sources, config, request)
 

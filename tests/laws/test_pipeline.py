@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.text.glossary import Term
 from glassformer.text.pipeline import Draft, Line, Part, TranslateBatch, repeats, translate_text
 
 ODDITIES = [
@@ -285,3 +286,32 @@ def test_a_model_that_loses_an_answer_is_found_out() -> None:
 def test_text_code_imports_no_pytorch() -> None:
     code = "import sys, glassformer.text.pipeline; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_terms_are_masked_only_where_an_answer_or_another_one_to_choose_lacks_them() -> None:
+    asked = []
+
+    def model(parts: Sequence[Part]) -> list[Draft]:
+        asked.append([part.protected.text for part in parts])
+        others = ["a cat"] if asked[-1][0] == "b" else []
+        return [Draft({"a": "the cat", "b": "the cat"}.get(text, f"so {text}"), others=others) for text in asked[-1]]
+
+    def terms(number: int, text: str) -> list[Term]:
+        return [Term(0, 1, "tac" if text == "c" else "cat")] if number < 4 else []
+
+    lines = list(translate_text(["a", "b", "c", "d ha", "e"], model, terms=terms))
+    assert [line.translation for line in lines] == ["the cat", "the cat", "so tac", "so cat ha", "so e"]
+    assert asked == [["a", "b", "c", "d ha", "e"], ["X1", "X1 ha"]]
+    asked.clear()
+    (line,) = translate_text(["b"], lambda parts: [Draft("the cat", others=["dogs"])], terms=terms)
+    assert line.parts[0].protected is line.parts[0].termed, "another translation to choose from lacks it"
+
+
+@settings(max_examples=60)
+@given(lines_of_text, st.none() | st.integers(5, 60))
+def test_sentences_and_their_translations_stand_where_they_are_told_to(lines: list[str], longest: int | None) -> None:
+    for line in translate_text(lines, reading(translator), max_length=longest):
+        for segment in line.segments:
+            assert line.source.startswith(segment.source, segment.source_start)
+            assert line.translation.startswith(segment.translation, segment.translation_start)
+        assert len(list(line.segments)) == len(line.parts)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import UserError
+from glassformer.text.glossary import Glossary, holds
 from glassformer.text.masks import LITERAL, MASK
 from glassformer.text.patterns import find
 from glassformer.text.protect import Protected, protect
@@ -214,3 +215,58 @@ def test_chinese_behind_a_place_without_a_blank_does_not_belong_to_it(place, aft
     text = f"请看{place}{after}"
     assert [text[f.start : f.end] for f in find(text)] == [place]
     assert protect(text).restore("See X1, now") == f"See {place}, now"
+
+
+GLOSSARY = Glossary([("机器", "robot"), ("网", "iNet"), ("你好", "good day"), ("文件", "文档")])
+BOTH = (("zh", "en"), ("en", "zh"))
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(st.sampled_from(["机器", "网", "你好", "猫", "X1", "{a}", "%s", "。", " "]), max_size=10).map("".join),
+    st.randoms(use_true_random=False),
+)
+def test_terms_and_placeholders_are_all_there_whatever_becomes_of_their_masks(text, rng) -> None:
+    protected = protect(text, terms=GLOSSARY.find(text, BOTH[0], BOTH))
+    spans = protected.spans
+    assert [s.text for s in spans if s.term] == [dict(机器="robot", 网="iNet", 你好="good day")[w] for w in
+        re.findall("机器|网|你好", text)]  # fmt: skip
+    kept = [s.mask.lower() if rng.random() < 0.3 else s.mask for s in spans if rng.random() < 0.7]
+    rng.shuffle(kept)
+    restored = protected.restore("the " + " of ".join(kept) + " end")
+    for term in ("robot", "iNet", "good day"):
+        assert restored.lower().count(term.lower()) == sum(span.text == term for span in spans)
+    for placeholder in ("{a}", "%s"):
+        assert restored.count(placeholder) == sum(span.text.count(placeholder) for span in spans if not span.term)
+    assert protected.held_by(restored)
+
+
+@pytest.mark.parametrize(
+    "source, answer, expected",
+    [
+        ("机器坏了。", "X1 is broken.", "Robot is broken."),
+        ("机器坏了。", "It is the X1. X1 stops.", "It is the robot. Robot stops."),
+        ("网坏了。", "X1 is broken.", "iNet is broken."),
+        ("机器", "X1", "robot"),
+        ("机器坏了。", "the robot is X1", "the robot is robot"),
+        ("机器网", "X1 X2", "robot iNet"),
+        ("他的文件。", "他 的 X1 。", "他 的文档。"),
+        ("{a}机器", "X1 and X2", "{a} and robot"),
+    ],
+)
+def test_a_term_stands_as_its_script_has_it(source: str, answer: str, expected: str) -> None:
+    assert protect(source, terms=GLOSSARY.find(source, BOTH[0], BOTH)).restore(answer) == expected
+
+
+@pytest.mark.parametrize(
+    "text, translation, held",
+    [
+        ("The network", "network", True),
+        ("Networks and", "network", True),
+        ("networking", "network", False),
+        ("an inet", "iNet", False),
+        ("文档库", "文档", True),
+    ],
+)
+def test_a_term_is_held_in_a_sentences_beginning_and_in_the_plural(text: str, translation: str, held: bool) -> None:
+    assert holds(text, translation) == held

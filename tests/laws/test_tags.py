@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.text.pipeline import translate_text
 from glassformer.text.tags import carry_tags, strip_tags
 from glassformer.text.words import words
+from glassformer.translation import line_links
 
 TAG = re.compile(r"</?[a-z][^<>]*>")
 VOCABULARY = ["cat", "don't", "我", "爱", "。", ",", "3.14"]
@@ -152,3 +154,18 @@ def test_depth_and_number_of_tags_have_no_limit():
 def test_where_tags_go(source, translation, links, expected):
     pairs = [tuple(map(int, link.split("-"))) for link in links.split()]
     assert carry_tags(source, translation, pairs) == expected
+
+
+@settings(max_examples=60)
+@given(st.lists(st.lists(st.sampled_from(["cat", "dog", "3.14", "don't"]), min_size=1, max_size=4), max_size=90))
+def test_links_of_sentences_are_links_of_the_line(sentences):
+    text = " ".join("The " + " ".join(sentence) + "." for sentence in sentences)
+    sizes = []
+
+    def one_by_one(pairs):
+        sizes.append(len(pairs))
+        return [[(place, place) for place in range(len(words(source)))] for source, _ in pairs]
+
+    shouted = [line for line in translate_text([text], lambda parts: [p.protected.text.upper() for p in parts])]
+    assert line_links(shouted[0], one_by_one) == [(place, place) for place in range(len(words(text)))]
+    assert sum(sizes) == len(shouted[0].parts) and max(sizes, default=0) <= 64

@@ -269,8 +269,7 @@ def protect(text: str, *, mask: str = MASK, patterns: Patterns = (), terms: Sequ
         text: one sentence.
         mask: how masks are spelled, `{}` being their number; or `LITERAL`. The text's own "X1" is never taken for one.
         patterns: regular expressions of further texts to protect.
-        terms: what a glossary knows in the text, to come back as its translation unless it is in something else
-            protected; `LITERAL` leaves them all out.
+        terms: to come back as their translations, unless they are in something else protected; none with `LITERAL`.
 
     Raises:
         UserError: a pattern that is no regular expression, or a mask without `{}`.
@@ -309,7 +308,10 @@ def protect(text: str, *, mask: str = MASK, patterns: Patterns = (), terms: Sequ
         opens = bool(tags) and tags[-1].end() == len(literal) and not tags[-1][1] and bool(right.strip())
         masked += " " * apart[0]
         name = literal if mask == LITERAL else next(names)
-        term = first.kind == "term"
+        if term := first.kind == "term":  # one of a script without blanks gets those that its translation needs
+            touches = [
+                touch and not WIDE.match(edge) for touch, edge in zip(touches, literal[0] + literal[-1], strict=True)
+            ]
         tight = (touches[0] or closes, touches[1] or opens)
         spans.append(Span(translations[first.start] if term else literal, name, len(masked), tight, term))
         masked += name + " " * apart[1]
