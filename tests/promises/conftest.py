@@ -27,7 +27,7 @@ Run = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A MODEL directory of both directions."""
-    torch.manual_seed(3)
+    torch.manual_seed(4)
     tokenizer = Tokenizer.train(LINES, vocab_size=330, languages=("zh", "en"))
     network = build_model(configure("transformer-tiny", vocab_size=tokenizer.vocab_size + 4, max_len=POSITIONS))
     with torch.no_grad():

@@ -343,7 +343,6 @@ def test_softmax_is_computed_in_fp32_under_fp16():
         assert seen.dtypes and set(seen.dtypes) == {torch.float32}
 
 
-@pytest.mark.xfail(strict=True, reason="the encoder counts positions from the left, padding included")
 def test_left_padding_does_not_move_positions(translator):
     """Left padding does not move positions"""
     model = translator.model
