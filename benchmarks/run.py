@@ -22,7 +22,7 @@ from benchmarks.measure import Failed, Options, Question, System, Timing, measur
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PAIRS = REPOSITORY.parent / "shared/data/zh-en/test.tsv"
-QUESTIONS = ("translate", "train", "startup", "gemm")
+QUESTIONS = ("translate", "generate", "embed", "train", "startup", "gemm")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

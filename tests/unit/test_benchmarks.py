@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
 import random
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks import run
+from benchmarks.embed import check_vectors
 from benchmarks.measure import Failed, System, Timing
 from benchmarks.shapes import SHAPES, training_flops
 from benchmarks.train import one_batch
@@ -164,7 +167,10 @@ def test_the_ratio_is_against_the_fastest_peer():
 @pytest.mark.parametrize(
     "arguments, message",
     [
-        (["speed"], "question 'speed': cannot import speed; the questions are translate, train, startup, gemm"),
+        (
+            ["speed"],
+            "question 'speed': cannot import speed; the questions are translate, generate, embed, train, startup, gemm",
+        ),
         (["fake_question", "--setting", "big"], "--setting big: expected one of tiny, huge"),
         (["fake_question", "--systems", "us"], "--systems us: expected one of ours, theirs"),
         (["fake_question", "--rounds", "0"], "expected a whole number from 1 up"),
@@ -249,3 +255,33 @@ def test_our_engines_answer_the_question_of_translation(tmp_path, monkeypatch, c
         assert row["rates"]["target tokens"] == pytest.approx(20 * row["rates"]["sentences"])
         assert row["rates"]["sentences"] == pytest.approx(2 / row["seconds"])
     assert rows["glassformer int8"]["note"]
+
+
+def test_vectors_in_float32_must_agree_and_the_others_are_told():
+    rng = np.random.default_rng(3)
+    exact = rng.normal(size=(5, 8))
+    exact /= np.linalg.norm(exact, axis=-1, keepdims=True)
+    angle, across = 0.3, rng.normal(size=8)
+    across -= (across @ exact[2]) * exact[2]
+    turned = exact.copy()
+    turned[2] = np.cos(angle) * exact[2] + np.sin(angle) * across / np.linalg.norm(across)
+    outcomes = {"ours int8": turned, "ours fp32": exact, "theirs float32": exact}
+    figures = [row["least cosine with ours fp32"] for row in check_vectors(outcomes).values()]
+    assert figures == [f"{np.cos(angle):.4f}", "1.0000", "1.0000"]
+    with pytest.raises(Failed, match="theirs float32 has a cosine of 0.9553"):
+        check_vectors({**outcomes, "theirs float32": turned})
+
+
+@pytest.mark.parametrize("question, setting, amount", [("generate", "gpt2-tiny", 16), ("embed", "tiny", 32)])
+def test_our_engines_write_and_embed(question, setting, amount, tmp_path, monkeypatch):
+    monkeypatch.setattr(f"benchmarks.{question}.FOLDER", tmp_path)
+    monkeypatch.setattr("benchmarks.foreign.FOLDER", tmp_path)
+    module = importlib.import_module(f"benchmarks.{question}")
+    monkeypatch.setattr(module, "write_ctranslate2", lambda *args, **more: None)
+    if question == "embed":
+        monkeypatch.setattr(module, "write_onnx", lambda *args: None)
+    module._make(setting, None)
+    outcomes = {p: module.native(setting, precision=p, threads=1)() for p in ("int8", "fp32")}
+    figures = module.QUESTION.check(setting, None, outcomes)
+    assert set(figures) == {"int8", "fp32"} and all(figures.values())
+    assert len(outcomes["fp32"] if question == "embed" else outcomes["fp32"][0]) == amount
