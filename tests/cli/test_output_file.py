@@ -106,3 +106,20 @@ def test_what_a_failure_left_is_not_overwritten_while_it_is_read(
     partial.write_text("我爱猫。\n", encoding="utf-8")
     assert main(["translate", "-i", str(partial), "-o", str(tmp_path / "out")]) == 2
     assert "would overwrite" in capsys.readouterr().err and partial.read_text(encoding="utf-8") == "我爱猫。\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["score", "--tsv", "pairs.tsv", "-o", "pairs.tsv"],
+        ["shortlist", "--tsv", "pairs.tsv", "-o", "pairs.tsv"],
+        ["data", "clean", "pairs.tsv", "-o", "clean.tsv", "--rejected", "pairs.tsv"],
+        ["data", "clean", "pairs.tsv", "-o", "clean.tsv", "--rejected", "clean.tsv"],
+    ],
+)
+def test_no_command_writes_over_what_it_reads(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pairs.tsv").write_text("zh\ten\n你好。\tHello.\n", encoding="utf-8")
+    assert main(command) == 2
+    assert "name another file" in capsys.readouterr().err
+    assert (tmp_path / "pairs.tsv").read_text(encoding="utf-8") == "zh\ten\n你好。\tHello.\n"

@@ -152,7 +152,8 @@ def test_targets_that_end_leave_the_batch():
 @pytest.mark.parametrize(
     "values, parts",
     [
-        ({"temperature": -0.1}, ["--temperature -0.1", "0 or more"]),
+        ({"temperature": -0.1}, ["--temperature -0.1", "from 1e-6 to 1e6"]),
+        ({"temperature": 1e-300}, ["--temperature 1e-300", "must be 0, which is greedy"]),
         ({"temperature": math.nan}, ["--temperature nan"]),
         ({"temperature": math.inf}, ["--temperature inf"]),
         ({"top_k": 0}, ["--top-k 0"]),

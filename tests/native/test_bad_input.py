@@ -328,3 +328,13 @@ def test_a_lack_of_memory_is_an_exception(file):
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr
     assert int(ran.stdout) > 20
+
+
+def test_lost_pages_are_seen(file, tmp_path):
+    data = bytearray(file.read_bytes())
+    lost = tmp_path / "lost.packed"
+    for first in range(len(data) - 200_000 if len(data) > 250_000 else len(data) // 2, len(data) - 4, 50_000):
+        broken = data[:first] + bytes(len(data) - first)
+        lost.write_bytes(broken)
+        with pytest.raises(EngineUnavailable, match="truncated or damaged"):
+            NativeModel.open(lost)

@@ -117,6 +117,9 @@ def clean(
     from glassformer.data.clean import CleanConfig, Cleaner
     from glassformer.data.writers import open_writer
 
+    options.spare(rejected, {"--input": file, "the target file": target_file}, "--rejected")
+    if rejected is not None and rejected in (output, target_output):
+        raise UserError(f"--rejected {rejected}: is where the pairs that are kept go; name another file")
     config = CleanConfig(duplicates, drop_identical, length_ratio, max_chars, script_share, strip_control, nfc)
     corpus = _Corpus.open(file, target_file, source, to, format, errors)
     chosen = corpus.output_format(output, target_output, output_format)

@@ -42,6 +42,9 @@ _USER_OS_ERRORS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADi
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code; `argv` is without the program's name."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 (as long as we run)
     _speak_utf8()
     try:
         code = _run(_utf8_arguments(sys.argv[1:] if argv is None else argv))

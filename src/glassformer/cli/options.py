@@ -110,6 +110,17 @@ def read_limited_pairs(path: Path, source: str, target: str, limit: int | None) 
     return [(pair.source, pair.target) for pair in read_pairs(path, source=source, target=target)[:limit]]
 
 
+def spare(output: Path | None, inputs: dict[str, Path | None], flag: str = "--output") -> None:
+    """Refuses an output that is one of the inputs, or whose unfinished form would be."""
+    for name, path in inputs.items():
+        if output is None or path is None or not path.exists():
+            continue
+        for written in (output, partial_file(Path(os.path.realpath(output)))):
+            if written.exists() and written.samefile(path):
+                what = "the input" if name == "--input" else f"{name} {path}"
+                raise UserError(f"{flag} {output}: is {what}, which it would overwrite; name another file")
+
+
 @contextmanager
 def output_stream(path: Path | None) -> Iterator[TextIO]:
     """Standard output, or a file to be written in UTF-8 with `\\n` at each line's end.

@@ -28,6 +28,9 @@ def score(
     """Log-probability of given translations: a JSON line for each pair, with its score and its tokens'."""
     if not math.isfinite(length_penalty):
         raise UserError(f"--length-penalty {length_penalty}: must be a finite number")
+    options.spare(output, {"--tsv": tsv})
+    if batch_tokens < 1:
+        raise UserError(f"--batch-tokens {batch_tokens}: must be 1 or more")
     translator = options.open_translator(model, engine, precision, threads)
     source, to = translator.one_direction(source, to)
     pairs = options.read_limited_pairs(tsv, source, to, None)

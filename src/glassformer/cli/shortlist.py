@@ -23,6 +23,9 @@ def shortlist(
     """Learn a shortlist from pairs, in all of the model's directions, for `translate --shortlist`."""
     from glassformer.runtime.shortlist import Shortlist
 
+    options.spare(output, {"--tsv": tsv})
+    if output.is_dir() or not output.absolute().parent.is_dir():
+        raise UserError(f"--output {output}: must be a file in a directory that exists")
     for flag, value in (("per-piece", per_piece), ("frequent", frequent)):
         if value < 1:
             raise UserError(f"--{flag} {value}: must be 1 or more")

@@ -180,7 +180,7 @@ def translate(
     if alignments and format is not Format.jsonl:
         raise UserError(f"--alignments: {format} has no place for them; add --format jsonl")
     layers, heads = _numbers("--alignment-layers", alignment_layers), _numbers("--alignment-heads", alignment_heads)
-    _spare(output, {"--input": input, "--prefix-file": prefix_file, "--glossary": glossary})
+    options.spare(output, {"--input": input, "--prefix-file": prefix_file, "--glossary": glossary})
 
     lines = options.input_lines(text, input, errors, "a sentence a line")
     first = list(islice(lines, 1))  # a missing file or a bad first byte is told before the model is read
@@ -226,17 +226,6 @@ def translate(
     progress.close()
     if not progress.done:
         print("the input is empty: nothing to translate", file=sys.stderr)
-
-
-def _spare(output: Path | None, inputs: dict[str, Path | None]) -> None:
-    """Refuses an output that is one of the inputs, or whose unfinished form would be."""
-    for flag, path in inputs.items():
-        if output is None or path is None or not path.exists():
-            continue
-        for written in (output, options.partial_file(Path(os.path.realpath(output)))):
-            if written.exists() and written.samefile(path):
-                what = "the input" if flag == "--input" else f"{flag} {path}"
-                raise UserError(f"--output {output}: is {what}, which it would overwrite; name another file")
 
 
 def _matched(lines: list[str], path: Path, errors: str) -> tuple[Iterator[str], Sequence[str]]:

@@ -51,8 +51,8 @@ class SearchConfig:
                 f"--n-best {self.n_best} is more than --beam-size {self.beam_size}: "
                 f"lower --n-best or set --beam-size {self.n_best}"
             )
-        if not (math.isfinite(self.length_penalty) and self.length_penalty >= 0):
-            raise UserError(f"--length-penalty {self.length_penalty}: must be a finite number, 0 or more")
+        if not 0 <= self.length_penalty <= 100:
+            raise UserError(f"--length-penalty {self.length_penalty}: must be from 0 to 100")
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
             raise UserError(f"--max-new-tokens {self.max_new_tokens}: must be 1 or more")
         if self.groups < 1 or self.beam_size % self.groups:
@@ -93,8 +93,8 @@ class SamplingConfig:
     warpers: tuple[Processor, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise UserError(f"--temperature {self.temperature}: must be a finite number, 0 or more (0 is greedy)")
+        if not (self.temperature == 0 or 1e-6 <= self.temperature <= 1e6):  # beyond, float32 holds no quotient
+            raise UserError(f"--temperature {self.temperature}: must be 0, which is greedy, or from 1e-6 to 1e6")
         if not 1 <= self.samples <= MAX_SAMPLES:
             raise UserError(f"--samples {self.samples}: must be from 1 to {MAX_SAMPLES}")
         if self.samples > 1 and self.temperature == 0:

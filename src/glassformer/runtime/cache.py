@@ -55,7 +55,7 @@ def origin(model: Path) -> str:
         raise UserError(f"{model}: not a model directory ({error.strerror})") from None
     if not stats:
         raise UserError(f"{model}: not a model directory: it has no model.safetensors")
-    weights = "-".join(f"{stat.st_size}-{stat.st_mtime_ns}" for stat in stats)
+    weights = "-".join(f"{stat.st_size}-{stat.st_mtime_ns}-{stat.st_ctime_ns}-{stat.st_ino}" for stat in stats)
     return f"{hashlib.sha256(config).hexdigest()[:16]}-{hashlib.sha256(weights.encode()).hexdigest()[:16]}"
 
 

@@ -7,6 +7,7 @@ always allowed. Each sentence has a list of its own, so that its translation dep
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -84,10 +85,20 @@ class Shortlist:
         return found
 
     def save(self, file: Path) -> None:
-        """Writes a safetensors file."""
-        from safetensors.numpy import save_file
+        """Writes a safetensors file, all of it or none."""
+        from safetensors.numpy import save
 
-        save_file({"starts": self.starts, "targets": self.targets, "always": self.always}, file)
+        data = save({"starts": self.starts, "targets": self.targets, "always": self.always})
+        file = Path(os.path.realpath(file))
+        if file.exists() and not file.is_file():  # a device, which is written to and not replaced
+            file.write_bytes(data)
+            return
+        scratch = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+        try:
+            scratch.write_bytes(data)
+            os.replace(scratch, file)
+        finally:
+            scratch.unlink(missing_ok=True)
 
     @classmethod
     def load(cls, file: Path, vocab_size: int) -> Shortlist:
