@@ -273,7 +273,7 @@ def test_a_translation_that_goes_round_in_circles_is_tried_again(translator, mon
     [
         ({"temperature": 0.8, "beam_size": 4}, ["--beam-size 4", "--temperature 0.8"]),
         ({"top_k": 5, "n_best": 2}, ["--n-best 2", "sampling"]),
-        ({"temperature": -1}, ["--temperature -1", "0 or more"]),
+        ({"temperature": -1}, ["--temperature -1", "must be 0"]),
         ({"top_p": 0.0}, ["--top-p 0.0", "at most 1"]),
         ({"top_p": 1.5}, ["--top-p 1.5"]),
         ({"top_k": 0}, ["--top-k 0"]),
