@@ -233,7 +233,7 @@ def test_every_way_to_give_a_corpus_trains_on_the_same_pairs(tmp_path, capsys):
 @pytest.mark.slow
 def test_it_learns_to_translate_digits_both_ways(tmp_path):
     config = training(
-        tmp_path, steps=800, batch_tokens=1200, lr=4e-3, warmup=60, schedule="linear", eval_every=400, save_every=800
+        tmp_path, steps=1200, batch_tokens=1200, lr=4e-3, warmup=60, schedule="linear", eval_every=600, save_every=1200
     )
     config["model"] = {"preset": "transformer-tiny", "dropout": 0.05, "d_model": 64, "order": "pre"}
     write_tsv(tmp_path / "train.tsv", pairs(1500))
@@ -242,7 +242,7 @@ def test_it_learns_to_translate_digits_both_ways(tmp_path):
     for way, goal in ((0, "en"), (1, "zh")):
         found = translator.translate([row[way] for row in rows], to=goal, beam_size=2)
         assert corpus_bleu(found, [row[1 - way] for row in rows], goal) > 90
-    names = {"config.yaml", "best", "last", "log.jsonl", "report.md", "tensorboard", "step-800"}
+    names = {"config.yaml", "best", "last", "log.jsonl", "report.md", "tensorboard", "step-1200"}
     assert names <= set(os.listdir(run)) and os.listdir(run / "tensorboard")
 
 
