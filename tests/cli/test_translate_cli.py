@@ -152,7 +152,7 @@ def test_empty_input_gives_empty_output_and_says_so(model, monkeypatch, capsys):
         (["--n-best", "3"], ["--n-best 3", "--format jsonl"]),
         (["-b", "100000"], ["--beam-size 100000", "512"]),
         (["-b", "4", "--temperature", "0.7"], ["--beam-size 4", "--temperature 0.7"]),
-        (["--temperature", "-1"], ["--temperature -1", "0 or more"]),
+        (["--temperature", "-1"], ["--temperature -1", "from 1e-6 to 1e6"]),
         (["--top-p", "1.5"], ["--top-p 1.5", "at most 1"]),
         (["--beam-groups", "2"], ["--beam-groups 2", "--beam-size 5"]),
         (["--split-above", "-1"], ["--split-above -1"]),
