@@ -58,7 +58,7 @@ def once(file: str, seed: int) -> None:
 
 
 def damaged(file: str, seed: int) -> None:
-    """A file with some bytes of its header changed is refused; one whose numbers changed gives other numbers."""
+    """A file with some bytes of its header changed is refused; one whose numbers changed is too, or gives others."""
     r = random.Random(seed)
     content = bytearray(Path(file).read_bytes())
     # Sums of an int8 row that are no sums overflow, which is harmless, but the sanitizer would tell of it.
@@ -69,10 +69,8 @@ def damaged(file: str, seed: int) -> None:
     other.write_bytes(content)
     try:
         once(str(other), seed)
-    except FloatingPointError:
+    except (FloatingPointError, EngineUnavailable):
         pass
-    except EngineUnavailable:
-        assert header
     else:
         assert not header
     finally:
