@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 import glassformer as gf
+from glassformer import catalogue
 from glassformer.cli import main as shell
 from glassformer.cli.show import size
 
@@ -33,14 +36,52 @@ def test_show_is_plain_text_off_a_terminal(capsys):
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
-def test_list_names_every_preset_with_its_size(capsys):
+def test_list_names_every_preset_with_its_family_and_size_and_the_bundled_model(capsys):
     from glassformer.families import presets
 
-    said = {row["preset"]: row["parameters"] for row in json.loads(say(capsys, "list", "--json"))}
-    assert set(said) == set(presets())
+    rows = json.loads(say(capsys, "list", "--json"))
+    said = {row["preset"]: row["parameters"] for row in rows if row["preset"]}
+    assert {row["preset"]: row["family"] for row in rows if row["preset"]} == {
+        name: family.name for name, (family, _) in presets().items()
+    }
     assert all(said[name] == gf.build(name, "meta").num_parameters() for name in said)
+    shipped = {row["model"]: row for row in rows if row["model"]}
+    assert set(shipped) == {"zh-en"} and shipped["zh-en"]["kind"] == "encoder-decoder"
+    assert shipped["zh-en"]["parameters"] == json.loads(say(capsys, "show", "zh-en", "--json"))["parameters"]
     out = say(capsys, "list")
-    assert all(name in out and f"{count:,}" in out for name, count in said.items())
+    assert all(name in out and f"{count:,}" in out for name, count in said.items()) and "zh-en" in out
+
+
+def test_what_is_kept_of_presets_is_what_is_reckoned():
+    kept = json.loads(catalogue.FILE.read_text("utf-8"))
+    mend = "run: python -m glassformer.catalogue"
+    assert kept["presets"] == json.loads(json.dumps(catalogue.reckon())), mend
+    assert kept["families"] == catalogue.fingerprint(), mend
+
+
+def test_presets_are_told_without_pytorch():
+    """PyTorch's import alone takes more than a second, and `show gpt3-175b` is to answer in less."""
+    blocked = (
+        "import sys; sys.modules['torch'] = sys.modules['pydantic'] = None; from glassformer.cli.main import main; "
+    )
+    for arguments in (["show", "gpt3-175b"], ["show", "vit-b16", "--json"], ["list"]):
+        told = subprocess.run(
+            [sys.executable, "-c", f"{blocked}sys.exit(main({arguments}))"], capture_output=True, text=True, check=False
+        )
+        assert told.returncode == 0 and told.stdout and not told.stderr, told.stderr
+
+
+@pytest.mark.parametrize("arguments", [("gpt3-tiny",), ("gpt3-tiny", "--context", "5")])
+def test_a_changed_family_or_another_context_is_reckoned_anew(capsys, monkeypatch, arguments):
+    kept = json.loads(say(capsys, "show", "gpt3-tiny", "--json"))
+    monkeypatch.setattr(catalogue, "fingerprint", lambda: "changed")
+    catalogue._kept.cache_clear()
+    try:
+        said = json.loads(say(capsys, "show", *arguments, "--json"))
+    finally:
+        catalogue._kept.cache_clear()
+    assert (said == kept) == (len(arguments) == 1)
+    assert {**said, "flops_per_target": 0, "context": 0} == {**kept, "flops_per_target": 0, "context": 0}
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,27 @@ def test_equal_layers_fold_and_unequal_ones_do_not():
     ]
 
 
+@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=9))
+def test_layers_that_take_turns_fold_and_none_is_lost(widths):
+    model = torch.nn.Module()
+    model.layers = torch.nn.ModuleList(torch.nn.Linear(2, 1 + (width == "a"), bias=False) for width in widths)
+    told = [
+        "a" if layer.parameters == 4 else "b"
+        for node in tree(model).children
+        for layer in (node.children or (node,)) * node.repeat
+    ]
+    assert told == widths and tree(model).parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_alternating_layers_are_told_once():
+    (turn,) = (node for node in tree(gf.build("gpt3-tiny", "meta")).children[1].children if node.kind.endswith("turn"))
+    assert (turn.name, turn.repeat, [layer.name for layer in turn.children]) == (
+        "layers.0-3",
+        2,
+        ["layers.0", "layers.1"],
+    )
+
+
 @pytest.mark.parametrize(("preset", "millions"), [("transformer-base", 65), ("transformer-big", 213)])
 def test_sizes_of_the_paper(preset, millions):
     """Table 3 of Vaswani et al. 2017, whose vocabulary is 'about 37000' tokens."""

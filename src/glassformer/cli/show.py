@@ -6,17 +6,13 @@ import difflib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
+from glassformer import catalogue
 from glassformer.errors import UserError
-
-if TYPE_CHECKING:
-    from glassformer.config import ModelConfig
-    from glassformer.models.describe import Cost, Node
 
 app = typer.Typer(add_completion=False)
 
@@ -25,42 +21,30 @@ app = typer.Typer(add_completion=False)
 def show(
     model: Annotated[str, typer.Argument(help="A preset (glassformer list), a model's folder, or a bundled model.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
-    context: Annotated[int, typer.Option(min=1, help="Sequence length that FLOPs are stated for.")] = 128,
+    context: Annotated[int, typer.Option(min=1, help="Sequence length that FLOPs are stated for.")] = catalogue.CONTEXT,
 ) -> None:
     """A model's tree: shapes, parameters, memory for training and for decoding, FLOPs a token."""
-    config, source = _configuration(model)
-
-    from glassformer.models.build import build_model
-    from glassformer.models.describe import cost, tree
-
-    built = build_model(config, device="meta", initialise=False)
-    root, spent = tree(built, model), cost(built, context)
+    answer = catalogue.preset(model, context) or _of_path(model, context)
     if as_json:
-        answer = {"name": model, "source": source, "config": config.to_dict(), **asdict(spent), "tree": root.to_dict()}
         print(json.dumps(answer, ensure_ascii=False, indent=2))
     else:
-        _print(root, spent, source)
+        _print(answer)
 
 
-def _configuration(name: str) -> tuple[ModelConfig, str]:
-    """The configuration of a preset, or of a model on disk, and where its numbers come from."""
-    from glassformer.families import configure, presets
-
-    known = presets()
-    if name in known:
-        return configure(name), known[name][1].source
+def _of_path(name: str, context: int) -> dict[str, Any]:
+    """The answer about a model on disk."""
     from glassformer.api import bundled_models, find_model
     from glassformer.loading import read_model_config
 
     if not Path(name).exists() and name not in bundled_models():
-        near = difflib.get_close_matches(name, [*known, *bundled_models()], n=1)
+        near = difflib.get_close_matches(name, [*catalogue.presets(), *bundled_models()], n=1)
         hint = f"did you mean {near[0]!r}?" if near else "glassformer list names the presets"
         raise UserError(f"{name}: neither a preset, nor a bundled model, nor a folder; {hint}")
     path = find_model(name)
-    return read_model_config(path), str(path)
+    return catalogue.describe(read_model_config(path), name, str(path), context)
 
 
-def _print(root: Node, spent: Cost, source: str) -> None:
+def _print(answer: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -70,43 +54,49 @@ def _print(root: Node, spent: Cost, source: str) -> None:
     console = Console(width=None if terminal else 200, highlight=False)
     parts = Table.grid(padding=(0, 2))
     for justify in ("left", "left", "left", "right"):
-        parts.add_column(justify=justify, no_wrap=True)
-    for guide, node in _rows(root):
-        name = Text(guide, style="dim").append(node.name, style="bold not dim")
-        times = f" × {node.repeat}" if node.repeat > 1 else ""
-        count = f"{node.parameters:,}{times}" if node.parameters else "–"
-        parts.add_row(name, Text(node.kind, style="cyan"), node.shape, count)
+        parts.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    for guide, node in _rows(answer["tree"]):
+        name = Text(guide, style="dim").append(node["name"], style="bold not dim")
+        times = f" × {node['repeat']}" if node["repeat"] > 1 else ""
+        count = f"{node['parameters']:,}{times}" if node["parameters"] else "–"
+        parts.add_row(name, Text(node["kind"], style="cyan"), node["shape"], count)
     numbers = Table.grid(padding=(0, 2))
     numbers.add_column(no_wrap=True, style="bold")
     numbers.add_column(no_wrap=True, justify="right")
     numbers.add_column(no_wrap=terminal is False)
-    for row in _costs(spent):
+    for row in _costs(answer):
         numbers.add_row(*row)
     with console.capture() as captured:
-        console.print(Text(source, style="dim"))
+        console.print(Text(answer["source"], style="dim"))
         console.print(parts)
         console.print()
         console.print(numbers)
     print("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
-def _rows(node: Node, lead: str = "", last: bool = True, top: bool = True) -> Iterator[tuple[str, Node]]:
+def _rows(
+    node: dict[str, Any], lead: str = "", last: bool = True, top: bool = True
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """Every node in reading order, with the lines that draw the tree before it."""
     yield ("" if top else lead + ("└─ " if last else "├─ ")), node
     inner = "" if top else lead + ("   " if last else "│  ")
-    for index, child in enumerate(node.children):
-        yield from _rows(child, inner, index == len(node.children) - 1, top=False)
+    children = node.get("children", [])
+    for index, child in enumerate(children):
+        yield from _rows(child, inner, index == len(children) - 1, top=False)
 
 
-def _costs(spent: Cost) -> Iterator[tuple[str, str, str]]:
-    yield "parameters", f"{spent.parameters:,}", "shared ones counted once"
-    parts = f"weights {size(spent.weights)} + gradients {size(spent.gradients)} + Adam's moments {size(spent.moments)}"
-    yield "training", size(spent.training), f"float32: {parts}; activations come on top"
-    cached = _sides(size, spent.cache_per_target, "written", spent.cache_per_source, "source")
-    yield "decoding", size(spent.weights), "float32 weights" + (f"; each row's cache: {cached}" if cached else "")
-    forward = _sides(flops, spent.flops_per_source, "source", spent.flops_per_target, "target")
-    both = spent.flops_per_source + spent.flops_per_target
-    yield "arithmetic", flops(both), f"forward: {forward}, at a length of {spent.context}; training takes 3 ×"
+def _costs(spent: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    weights, gradients, moments = (spent[name] for name in ("weights", "gradients", "moments"))
+    yield "parameters", f"{spent['parameters']:,}", "shared ones counted once"
+    parts = f"weights {size(weights)} + gradients {size(gradients)} + Adam's moments {size(moments)}"
+    told = f"float32: {parts}; activations come on top"
+    yield "training", size(weights + gradients + moments), told
+    cached = _sides(size, spent["cache_per_target"], "written", spent["cache_per_source"], "source")
+    yield "decoding", size(weights), "float32 weights" + (f"; each row's cache: {cached}" if cached else "")
+    source, target = spent["flops_per_source"], spent["flops_per_target"]
+    forward = _sides(flops, source, "source", target, "target")
+    told = f"forward: {forward}, at a length of {spent['context']}; training takes 3 ×"
+    yield "arithmetic", flops(source + target), told
 
 
 def _sides(told: Callable[[float], str], one: float, of_one: str, other: float, of_other: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby, takewhile
 from typing import Any
 
 from torch import nn
@@ -69,18 +70,33 @@ def _visible(module: nn.Module, seen: set[int]) -> Iterator[Node]:
 
 
 def _folded(nodes: Iterator[Node]) -> Iterator[Node]:
-    """Joins runs of equal layers: ``layers.0`` … ``layers.5`` become one ``layers.0-5`` with ``repeat`` 6."""
-    run: Node | None = None
-    for node in nodes:
-        if run and "." in node.name and replace(node, name="") == replace(run, name="", repeat=1):
-            first = run.name.split("-")[0]
-            run = replace(run, name=f"{first}-{node.name.split('.')[-1]}", repeat=run.repeat + 1)
-            continue
-        if run:
-            yield run
-        run = node
-    if run:
-        yield run
+    """Joins equal layers: ``layers.0`` … ``layers.5`` become one ``layers.0-5`` with ``repeat`` 6.
+
+    Layers that take turns, such as GPT-3's, become one node that holds a turn's layers.
+    """
+    for is_layer, run in groupby(nodes, lambda node: "." in node.name):
+        rest = list(run)
+        while rest:
+            period, count = _turns([replace(node, name="") for node in rest]) if is_layer else (1, 1)
+            turn, last = rest[:period], rest[period * count - 1].name.rpartition(".")[2]
+            first = turn[0] if count == 1 else replace(turn[0], name=f"{turn[0].name}-{last}", repeat=count)
+            if period > 1:
+                size = sum(node.parameters for node in turn)
+                first = Node(first.name, f"{period} in turn", "", size, tuple(turn), count)
+            yield first
+            rest = rest[period * count :]
+
+
+def _turns(nodes: list[Node]) -> tuple[int, int]:
+    """How many nodes at the beginning make a turn, and how often it comes: what stands for most nodes, in few."""
+
+    def times(period: int) -> int:
+        equal = takewhile(lambda at: nodes[at] == nodes[at % period], range(len(nodes)))
+        return max(1, sum(1 for _ in equal) // period)
+
+    periods = [period for period in range(1, len(nodes) // 2 + 1) if times(period) > 1]
+    period = max(periods, key=lambda each: (each * times(each), -each), default=1)
+    return period, times(period)
 
 
 def _shape(module: nn.Module) -> str:
