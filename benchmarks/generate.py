@@ -8,11 +8,13 @@ from __future__ import annotations
 import importlib
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.foreign import PRECISIONS, made, pack, packed_model, write_ctranslate2
+from benchmarks.llama_cpp import QUANTISATIONS, write_gguf, writer_of
 from benchmarks.measure import Call, Failed, Noted, Options, Question, System
 from benchmarks.models import FOLDER, LOUDNESS
 from benchmarks.translate import check_tokens
@@ -42,10 +44,10 @@ def _make(preset: str, options: Options) -> None:
                     parameter *= LOUDNESS
         hf.save(folder, model)
     pack(folder)
-    try:
-        write_ctranslate2(folder, "GPT2Loader", end=_vocab_size(folder) - 1)
-    except ModuleNotFoundError:
-        return  # its systems will say so
+    end = _vocab_size(folder) - 1
+    for write in (partial(write_ctranslate2, kind="GPT2Loader"), write_gguf):
+        with suppress(ModuleNotFoundError):  # its systems will say so
+            write(folder, end=end)
 
 
 def _vocab_size(folder: Path) -> int:
@@ -88,6 +90,12 @@ def ctranslate2(preset: str, *, precision: str, threads: int) -> Call:
         return [result.sequences_ids[0]]
 
     return call
+
+
+def llama_cpp(preset: str, *, quantisation: str, threads: int) -> Call:
+    """llama.cpp, through llama-cpp-python."""
+    prompt, count, end = _prompt(preset)
+    return writer_of(directory(preset), quantisation, threads, prompt, count, end)
 
 
 def hugging_face(preset: str, *, precision: str, threads: int) -> Call:
@@ -142,6 +150,18 @@ def _systems(preset: str, options: Options) -> list[System]:
                 packages=("ctranslate2",),
             )
             for precision, n in theirs
+        ),
+        *(
+            System(
+                f"llama.cpp {quantisation} 1x{n}",
+                partial(llama_cpp, quantisation=quantisation, threads=n),
+                threads=n,
+                peer=True,
+                packages=("llama-cpp-python",),
+                slow=quantisation != "q8_0",
+            )
+            for quantisation in QUANTISATIONS
+            for n in few
         ),
         *(
             System(
