@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from glassformer.data.collate import pad
 from glassformer.errors import UserError
 from glassformer.generate.align import Link, word_links
 from glassformer.header import Framing
 from glassformer.text.words import pieces_to_words
-from glassformer.trace.recorder import record
 
 if TYPE_CHECKING:
+    from glassformer.engines.engine import Engine
     from glassformer.models.seq2seq import Seq2Seq
     from glassformer.text.tokenizer import Tokenizer
 
@@ -31,7 +28,7 @@ class Alignment(NamedTuple):
 
 
 def align_texts(
-    model: Seq2Seq,
+    model: Engine | Seq2Seq,
     tokenizer: Tokenizer,
     pairs: Sequence[tuple[str, str]],
     tags: Sequence[Sequence[int]] | None = None,
@@ -48,7 +45,7 @@ def align_texts(
     mistakes the other seldom does. What is too long for the model's positions is left out, and its words have no link.
 
     Args:
-        model: in eval mode.
+        model: an engine, or a torch module.
         tokenizer: of source and target.
         pairs: source and target texts; all are read in one batch.
         tags: for each pair the ids that stand before the source, such as the language token; None is none.
@@ -63,16 +60,17 @@ def align_texts(
     tags = [[]] * len(pairs) if tags is None else tags
     if not pairs:
         return []
+    engine = _engine(model)
     framing, sides = framing or Framing.of(tokenizer, "encoder-decoder"), (tokenizer, tokenizer.target)
     words = [[pieces_to_words(side, text) for side, text in zip(sides, pair, strict=True)] for pair in pairs]
     rows = []
     for (source, target), *prefixes in zip(pairs, tags, reverse_tags or tags, strict=True):
-        room = _room(model, max(map(len, prefixes)) + max(1, len(framing.before) + len(framing.after)))
+        room = _room(engine, max(map(len, prefixes)) + max(1, len(framing.before) + len(framing.after)))
         rows.append((tokenizer.encode(source)[:room], tokenizer.target.encode(target)[:room]))
     options: dict[str, Any] = {"layers": layers, "heads": heads}
-    matrices = _between_pieces(model, framing, rows, tags, **options)
+    matrices = _between_pieces(engine, framing, rows, tags, **options)
     if reverse_tags is not None:
-        backward = _between_pieces(model, framing, [(t, s) for s, t in rows], reverse_tags, **options)
+        backward = _between_pieces(engine, framing, [(t, s) for s, t in rows], reverse_tags, **options)
         matrices = [np.sqrt(a_TS * b_ST.T) for a_TS, b_ST in zip(matrices, backward, strict=True)]
     alignments = []
     for matrix_TS, (source_words, target_words) in zip(matrices, words, strict=True):
@@ -84,33 +82,31 @@ def align_texts(
     return alignments
 
 
-@torch.no_grad()
 def cross_attention(
-    model: Seq2Seq,
-    source_BS: Tensor,
-    target_BT: Tensor,
-    source_mask_BS: Tensor | None = None,
+    model: Engine | Seq2Seq,
+    sources: Sequence[Sequence[int]],
+    targets: Sequence[Sequence[int]],
     *,
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
-) -> Tensor:
+) -> list[NDArray[np.float64]]:
     """What each position of the decoder gives to each source token under teacher forcing, a mean over heads.
 
     Args:
-        source_BS: token ids.
-        target_BT: ids as the decoder reads them, `<s> …`.
-        source_mask_BS: True where a source token is real; None when all are.
+        sources: token ids.
+        targets: ids as the decoder reads them, `<s> …`.
         layers: decoder layers, from 0; None is the last two, which agree best with a dictionary.
         heads: heads of each of these layers, from 0; None is all of them.
 
     Returns:
-        Weights, shape (B, T, S), float32; each row adds up to 1, with 0 at padding. Row t is from the step that reads
-        target token t and predicts the next one.
+        For each pair weights of shape (T, S); each row adds up to 1. Row t is from the step that reads target token t
+        and predicts the next one.
 
     Raises:
         UserError: there is no such layer or head.
     """
-    n_heads = {i: b.cross.n_heads for i, b in enumerate(model.decoder.config.blocks) if b.cross is not None}
+    engine = _engine(model)
+    n_heads = engine.cross_heads
     layers = list(n_heads)[-2:] if layers is None else layers
     for layer in layers:
         if layer not in n_heads:
@@ -122,14 +118,14 @@ def cross_attention(
     for flag, chosen in (("layers", layers), ("heads", heads)):
         if chosen is not None and not chosen:
             raise UserError(f"--alignment-{flag}: expected at least one number")
-    with record(model) as trace:
-        model.hidden(source_BS, target_BT, source_mask_BS)
-    patterns = [trace[f"decoder.layers.{layer}.cross.pattern"].float() for layer in layers]
-    return torch.stack([(p if heads is None else p[:, list(heads)]).mean(1) for p in patterns]).mean(0)
+    wanted = [(layer, head) for layer in layers for head in (range(n_heads[layer]) if heads is None else heads)]
+    # Layers count alike, however many heads each has.
+    shares = np.array([1 / sum(each == layer for each, _ in wanted) for layer, _ in wanted]) / len(set(layers))
+    return [np.tensordot(shares, x_HTS, 1) for x_HTS in engine.cross_attention(sources, targets, wanted)]
 
 
 def _between_pieces(
-    model: Seq2Seq,
+    engine: Engine,
     framing: Framing,
     rows: Sequence[tuple[list[int], list[int]]],
     tags: Sequence[Sequence[int]],
@@ -137,16 +133,13 @@ def _between_pieces(
 ) -> list[NDArray[np.float64]]:
     """What each target piece (T) gives to each source piece (S), in shares of what all source pieces get."""
     assert framing.start is not None
-    before, after, device = framing.before, framing.after, next(model.parameters()).device
-    # Any id may stand in padding: it is masked, or lies behind the last row that is looked at.
-    framed = [[*before, *tag, *source, *after] for tag, (source, _) in zip(tags, rows, strict=True)]
-    source_BS, mask_BS = pad(framed, 0)
+    before, after = framing.before, framing.after
+    sources = [[*before, *tag, *source, *after] for tag, (source, _) in zip(tags, rows, strict=True)]
     # A piece's row is that of the step before, which looks for what to write; reading it, the model has moved on.
-    target_BT, _ = pad([[framing.start, *target[:-1]] for _, target in rows], 0)
-    mask_BS = None if mask_BS is None else mask_BS.to(device)
-    attention_BTS = cross_attention(model, source_BS.to(device), target_BT.to(device), mask_BS, **options)
+    targets = [[framing.start, *target[:-1]] for _, target in rows]
     matrices = []
-    for weights_TS, tag, (source, target) in zip(attention_BTS.cpu().double().numpy(), tags, rows, strict=True):
+    attention = cross_attention(engine, sources, targets, **options)
+    for weights_TS, tag, (source, target) in zip(attention, tags, rows, strict=True):
         first = len(before) + len(tag)
         matrix_TS = weights_TS[: len(target), first : first + len(source)]
         total_T1 = matrix_TS.sum(1, keepdims=True)
@@ -154,9 +147,18 @@ def _between_pieces(
     return matrices
 
 
-def _room(model: Seq2Seq, taken: int) -> int | None:
+def _engine(model: Engine | Seq2Seq) -> Engine:
+    if hasattr(model, "cross_attention"):
+        return cast("Engine", model)
+    from glassformer.engines.model import ModelEngine
+
+    module = cast("Seq2Seq", model)
+    return ModelEngine(module, next(module.parameters()).device)
+
+
+def _room(engine: Engine, taken: int) -> int | None:
     """How many pieces fit the model on both sides beside `taken` tokens; None when there is no limit."""
-    limits = [stack.max_len for _, stack in model.config.stacks if stack.max_len is not None]
+    limits = [limit for limit in (engine.source_limit, engine.target_limit) if limit is not None]
     return max(min(limits) - taken, 0) if limits else None
 
 

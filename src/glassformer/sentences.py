@@ -190,7 +190,7 @@ class SentenceModel:
             if direction[::-1] in self.directions:
                 back = [self._translation.tag(direction[0], self.tokenizer)] * len(pairs)
         options: dict[str, Any] = {"layers": layers, "heads": heads, "framing": self.framing}
-        aligned = align_texts(self.model, self.tokenizer, pairs, [tags] * len(pairs), back, **options)
+        aligned = align_texts(self.engine, self.tokenizer, pairs, [tags] * len(pairs), back, **options)
         return [alignment.links for alignment in aligned]
 
 

@@ -48,6 +48,9 @@ def once(file: str, seed: int) -> None:
     )
     assert len(found) == count
     native.score(sources, prefixes, bos_id=1)
+    heads = [(layer, r.randrange(count)) for layer, count in native.cross_heads.items() for _ in range(2)]
+    for weights in native.cross_attention(sources, prefixes, heads):
+        weights.sum()
     state = native.start(sources)
     for _ in range(8):
         if not state.rows or r.random() < 0.2:

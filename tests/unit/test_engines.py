@@ -41,6 +41,8 @@ class FakeNative:
 
     def __init__(self, module) -> None:
         self.module, self.calls = module, Counter()
+        self.engine = ModelEngine(module)
+        self.cross_heads = self.engine.cross_heads
 
     def search(
         self, sources, *, prefixes, limits, beam_size, n_best, length_penalty, bos_id, eos_id, banned_ids, **bans
@@ -62,6 +64,9 @@ class FakeNative:
         rows = zip(sources, targets, strict=True)
         logits = [self.module(torch.tensor([s]), torch.tensor([[bos_id, *t[:-1]]]))[0].log_softmax(1) for s, t in rows]
         return [[row[i, token].item() for i, token in enumerate(t)] for row, t in zip(logits, targets, strict=True)]
+
+    def cross_attention(self, sources, targets, heads):
+        return self.engine.cross_attention(sources, targets, heads)
 
     def start(self, sources):
         self.calls["start"] += 1
@@ -274,3 +279,23 @@ print({{"torch", "sacrebleu"}} & set(sys.modules) if native else set())  # Typer
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
     assert lines[0] == lines[-1] == "set()" and lines[-2].startswith('{"score"')
+
+
+def test_alignments_and_inline_tags_in_the_native_engine_load_no_pytorch(model, tmp_path, monkeypatch):
+    monkeypatch.setenv("GLASSFORMER_CACHE", os.fspath(tmp_path))
+    if load(model).engine.name != "native":
+        pytest.skip("the native engine is not built here")
+    code = f"""
+import sys
+from glassformer.cli.main import main
+asked = ["translate", "-m", {os.fspath(model)!r}, "-b", "1", "--max-new-tokens", "5", "<b>我</b>爱 The cat。"]
+assert main([*asked, "--alignments", "--format", "jsonl"]) == 0
+import glassformer as gf
+assert gf.load({os.fspath(model)!r}).engine.name == "native"
+print({{"torch", "sacrebleu"}} & set(sys.modules))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    record, loaded = ran.stdout.splitlines()
+    assert json.loads(record)["alignment"] and json.loads(record)["translation"].count("b>") == 2
+    assert loaded == "set()"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from glassformer.generate.config import Request, SamplingConfig, SearchConfig
@@ -31,6 +31,7 @@ class Engine(Protocol):
         vocab_size: the number of logits.
         source_limit: most tokens of a source; None when there is no limit.
         target_limit: most tokens of a target, likewise.
+        cross_heads: the decoder's layers with cross-attention, and how many heads each has.
         module: the torch module in eval mode, float32, for what only it can do, such as showing its attention.
     """
 
@@ -44,6 +45,8 @@ class Engine(Protocol):
     def source_limit(self) -> int | None: ...
     @property
     def target_limit(self) -> int | None: ...
+    @property
+    def cross_heads(self) -> Mapping[int, int]: ...
     @property
     def module(self) -> Seq2Seq: ...
 
@@ -65,3 +68,12 @@ class Engine(Protocol):
 
     def hidden(self, sources: Sequence[Sequence[int]]) -> list[np.ndarray]:
         """The last hidden states of each source, float32 (S, D), of a model that has one stack."""
+
+    def cross_attention(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], heads: Sequence[tuple[int, int]]
+    ) -> list[np.ndarray]:
+        """What each position of the decoder gives to each source token by teacher forcing, of pairs of layer and head.
+
+        Targets are as the decoder reads them, `<s> …`; of each pair of texts float32 (heads, T, S), rows of which add
+        up to 1. Row t is from the step that reads target token t and predicts the next one.
+        """

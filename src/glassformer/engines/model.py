@@ -17,6 +17,7 @@ from glassformer.generate.events import Event
 from glassformer.generate.hypothesis import Hypothesis
 from glassformer.generate.protocol import Decodable
 from glassformer.generate.streaming import generate, stream
+from glassformer.trace.recorder import record
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +48,8 @@ class ModelEngine:
         config = module.config
         self.vocab_size = config.target_vocab_size
         self.source_limit, self.target_limit = _positions(config.encoder), _positions(config.decoder)
+        blocks = config.decoder.blocks if config.decoder else ()
+        self.cross_heads = {i: block.cross.n_heads for i, block in enumerate(blocks) if block.cross is not None}
 
     def decode(self, sources: Ids, config: SearchConfig | SamplingConfig, request: Request) -> list[list[Hypothesis]]:
         with self._autocast():
@@ -81,6 +84,17 @@ class ModelEngine:
         with self._autocast():
             x_BSD = self.module.hidden(ids_BS, mask_BS).float().cpu()  # type: ignore[arg-type]
         return [x_SD[: len(ids)].numpy() for x_SD, ids in zip(x_BSD, sources, strict=True)]
+
+    @torch.no_grad()
+    def cross_attention(self, sources: Ids, targets: Ids, heads: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+        source_BS, source_mask_BS = _padded(sources, self.device)
+        target_BT, _ = _padded(targets, self.device)  # padding lies behind all that is looked at
+        with record(self.module) as trace:
+            self.module.hidden(source_BS, target_BT, source_mask_BS)
+        patterns = [trace[f"decoder.layers.{layer}.cross.pattern"][:, head].float() for layer, head in heads]
+        weights_BHTS = torch.stack(patterns, 1).cpu().numpy()
+        rows = zip(weights_BHTS, targets, sources, strict=True)
+        return [weights_HTS[:, : len(target), : len(source)] for weights_HTS, target, source in rows]
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16")

@@ -48,6 +48,10 @@ class NativeEngine:
         self.target_limit = native.target_limit
         self.shortlist: Shortlist | None = None
 
+    @property
+    def cross_heads(self) -> dict[int, int]:
+        return self._native.cross_heads
+
     @cached_property
     def module(self) -> Seq2Seq:
         return self._load_module()
@@ -124,6 +128,9 @@ class NativeEngine:
 
     def hidden(self, sources: Ids) -> list[np.ndarray]:
         return self._native.encode(sources)
+
+    def cross_attention(self, sources: Ids, targets: Ids, heads: Sequence[tuple[int, int]]) -> list[np.ndarray]:
+        return self._native.cross_attention(sources, targets, heads)
 
     @cached_property
     def _decodable(self) -> Any:

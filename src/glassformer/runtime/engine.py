@@ -7,6 +7,7 @@ import mmap
 import os
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -222,6 +223,54 @@ class NativeModel:
         )
         hidden_SD = hidden_SD[:, : self.model.d]
         return np.split(hidden_SD, np.cumsum(lengths)[:-1]) if lengths else []
+
+    @cached_property
+    def cross_heads(self) -> dict[int, int]:
+        """The decoder's layers with cross-attention, and how many heads each has."""
+        layers = enumerate(self.model.decoder.layers[: self.model.decoder.n_layers])
+        return {i: layer.cross_heads for i, layer in layers if layer.cross_q.weight}
+
+    def cross_attention(
+        self, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], heads: Sequence[tuple[int, int]]
+    ) -> list[np.ndarray]:
+        """What each position of the decoder gives to each source token, by teacher forcing.
+
+        Args:
+            targets: ids as the decoder reads them, `<s> …`; as many as sources.
+            heads: pairs of a decoder layer and one of its heads, from 0.
+
+        Returns:
+            For each pair of texts float32 (heads wanted, T, S); rows add up to 1.
+
+        Raises:
+            ValueError: an id, a length, a layer or a head is beyond the model's.
+            MemoryError: there was not enough.
+        """
+        import numpy as np
+
+        if len(sources) != len(targets):
+            raise ValueError(f"{len(sources)} sources, {len(targets)} targets")
+        if not all(0 <= head < self.cross_heads.get(layer, 0) for layer, head in heads):
+            raise ValueError(f"layers and heads {list(heads)}: the model has {self.cross_heads}")
+        self._check_sources(sources)
+        _check_ids(targets, self.model.target_vocab, "target")
+        longest = max(map(len, targets), default=0)
+        if longest > (self.target_limit or longest):
+            raise ValueError(f"a target of {longest} tokens is beyond the model's {self.target_limit}")
+        shapes = [(len(heads), len(t), len(s)) for s, t in zip(sources, targets, strict=True)]
+        sizes = [wanted * t * s for wanted, t, s in shapes]
+        weights = np.empty(sum(sizes), np.float32)
+        request = native.AttentionRequest(
+            *(_ints(part) for rows in (sources, targets) for part in (chain.from_iterable(rows), map(len, rows))),
+            _ints(layer for layer, _ in heads),
+            _ints(head for _, head in heads),
+            sentences=len(sources),
+            wanted=len(heads),
+            threads=self.threads,
+        )
+        self._check(self._library.gf_attention(self.model, self.kernels.encode(), request, weights.ctypes.data))
+        parts = np.split(weights, np.cumsum(sizes)[:-1]) if sizes else []
+        return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _check_sources(self, sources: Sequence[Sequence[int]]) -> None:
         longest = max(map(len, sources), default=0)

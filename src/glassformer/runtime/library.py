@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ABI_VERSION = 4
+ABI_VERSION = 5
 FILE = Path(__file__).parent / "native" / ("glassformer_native" + (".dll" if sys.platform == "win32" else ".so"))
 
 Pointer = ctypes.c_void_p
@@ -79,6 +79,11 @@ SearchRequest = _struct(
     ),
     length_penalty=ctypes.c_double,
 )
+AttentionRequest = _struct(
+    "AttentionRequest",
+    **dict.fromkeys(("sources", "source_lengths", "targets", "target_lengths", "layers", "heads"), Ints),
+    **dict.fromkeys(("sentences", "wanted", "threads"), Int),
+)
 SearchResult = _struct(
     "SearchResult", **dict.fromkeys(("counts", "lengths", "finished", "tokens"), Ints), logprobs=Floats
 )
@@ -93,6 +98,7 @@ FUNCTIONS: dict[str, tuple[list[Any], Any]] = {
     "gf_start": ([*_ON_MODEL, Ints, Ints, Int, Int, ctypes.POINTER(Pointer)], Int),
     "gf_step": ([Pointer, Ints, Ints, Int, Pointer], Int),
     "gf_encode": ([*_ON_MODEL, Ints, Ints, Int, Int, Pointer], Int),
+    "gf_attention": ([*_ON_MODEL, ctypes.POINTER(AttentionRequest), Pointer], Int),
     "gf_select": ([Pointer, Ints, Int], Int),
     "gf_truncate": ([Pointer, Int], Int),
     "gf_free": ([Pointer], None),

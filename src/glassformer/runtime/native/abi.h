@@ -77,6 +77,17 @@ struct SearchRequest {
   double length_penalty;
 };
 
+// Pairs of a source and a target, and which of the decoder's attention over sources is wanted of each.
+struct AttentionRequest {
+  const int32_t* sources;         // concatenated
+  const int32_t* source_lengths;  // [sentences]
+  const int32_t* targets;         // concatenated, as the decoder reads them
+  const int32_t* target_lengths;  // [sentences]
+  const int32_t* layers;          // [wanted]
+  const int32_t* heads;           // [wanted] one of that layer's
+  int32_t sentences, wanted, threads;
+};
+
 // Hypotheses of all sentences, best first, concatenated; freed by gf_free_result.
 struct SearchResult {
   int32_t* counts;    // [sentences]

@@ -53,7 +53,7 @@ struct Decoding {
 
 }  // namespace
 
-GF_EXPORT int32_t gf_abi_version() { return 4; }
+GF_EXPORT int32_t gf_abi_version() { return 5; }
 GF_EXPORT const char* gf_error() { return message.c_str(); }
 GF_EXPORT const char* gf_kernel_sets() { return kernel_sets(); }
 
@@ -145,6 +145,28 @@ GF_EXPORT int32_t gf_encode(const Model* model, const char* set, const int32_t* 
     Workspace space(*model, set_of(set), threads, total, longest);
     Team team(threads);
     encode(team, space, runs, ids, hidden);
+  });
+}
+
+// The decoder's attention over each source, by teacher forcing: of each sentence [wanted][target][source], concatenated.
+GF_EXPORT int32_t gf_attention(const Model* model, const char* set, const AttentionRequest* request, float* weights) {
+  return guarded([&] {
+    const auto& r = *request;
+    State state(*model, set_of(set), r.sources, r.source_lengths, r.sentences);
+    Watch watch{r.layers, r.heads, r.wanted, {}};
+    int targets = 0, longest = state.longest_source();
+    for (int s = 0; s < r.sentences; s++) {
+      watch.out.push_back(weights);
+      weights += (size_t)r.wanted * r.target_lengths[s] * r.source_lengths[s];
+      targets += r.target_lengths[s];
+      longest = std::max(longest, r.target_lengths[s]);
+    }
+    Workspace space(*model, state.kernels, r.threads, std::max(state.source_tokens(), targets), longest);
+    Team team(r.threads);
+    if (state.source_tokens()) state.encode(team, space);
+    if (!targets) return;
+    state.extend(r.target_lengths);
+    state.step(team, space, r.targets, false, &watch);
   });
 }
 

@@ -299,7 +299,7 @@ void State::extend(const int32_t* counts) {
   }
 }
 
-void State::step(Team& team, Workspace& space, const int32_t* tokens, bool last_only) {
+void State::step(Team& team, Workspace& space, const int32_t* tokens, bool last_only, const Watch* watch) {
   const Stack& stack = model.decoder;
   const int count = (int)tokens_.size();
   std::vector<int32_t> positions;
@@ -336,9 +336,20 @@ void State::step(Team& team, Workspace& space, const int32_t* tokens, bool last_
           const Run& run = runs_[item / heads];
           const int at = item % heads * size, s = sources_[run.sentence].count;
           const Cross& cross = cross_[(size_t)i * sources_.size() + run.sentence];
-          kernels.attend(space.projected + (size_t)run.first * inner + at, run.count, inner,
-                         cross.keys + (size_t)at * padded(s), cross.values + at, inner, s, size,
-                         space.mixed + (size_t)run.first * inner + at, inner, space.own[part].scores);
+          float* scores = space.own[part].scores;
+          auto attend = [&](int row, int count) {
+            const size_t from = (size_t)(run.first + row) * inner + at;
+            kernels.attend(space.projected + from, count, inner, cross.keys + (size_t)at * padded(s), cross.values + at,
+                           inner, s, size, space.mixed + from, inner, scores);
+          };
+          if (!watch) return attend(0, run.count);
+          // The kernel leaves a lone query's weights in its scratch; the numbers are those of many queries.
+          for (int t = 0; t < run.count; t++) {
+            attend(t, 1);
+            for (int w = 0; w < watch->wanted; w++)
+              if (watch->layers[w] == i && watch->heads[w] == item % heads)
+                std::copy_n(scores, s, watch->out[run.sentence] + ((size_t)w * run.count + t) * s);
+          }
         });
       };
       pass.sublayer(l.pre, l.cross_norm, l.cross_q, space.projected, NONE, attend_source, l.cross_out, space.mixed,

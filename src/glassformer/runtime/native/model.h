@@ -47,6 +47,13 @@ class Workspace {
 // The encoder's hidden states, [tokens][width].
 void encode(Team& team, Workspace& space, const std::vector<Run>& runs, const int32_t* ids, float* out);
 
+// Attention over the sources that a pass is to write down: of each sentence [wanted][tokens of its run][S].
+struct Watch {
+  const int32_t *layers, *heads;
+  int wanted;
+  std::vector<float*> out;  // [sentence]
+};
+
 // What one decoding remembers: cross-attention's keys and values of each sentence, and those of each token read. A row's
 // past is a list of places, so that choosing among hypotheses copies no keys and no values.
 class State {
@@ -71,7 +78,7 @@ class State {
 
   // Reads the tokens that there is room for, row by row; afterwards `space` holds the hidden states of each row's last,
   // or of all, normed and prepared for the output product.
-  void step(Team& team, Workspace& space, const int32_t* tokens, bool last_only = true);
+  void step(Team& team, Workspace& space, const int32_t* tokens, bool last_only = true, const Watch* watch = nullptr);
 
   const Model& model;
   const Kernels& kernels;
