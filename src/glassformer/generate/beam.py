@@ -20,7 +20,8 @@ diversity).
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +34,32 @@ from glassformer.generate.processors import process
 from glassformer.generate.protocol import Decodable, StateT
 
 _BEHIND_ALL = 1e6  # more than log-probabilities add up to: chosen only where a bank has nothing else
+
+
+class Step(NamedTuple):
+    """What one step of a search saw and chose, for whoever watches it.
+
+    Attributes:
+        ids_BWT: the hypotheses that were extended; of a slot without one, anything.
+        logprobs_BWT: the log-probability of each of their tokens.
+        sums_BW: the sum of these; -inf is a slot without a hypothesis.
+        logits_NV: the model's logits of the B · W rows.
+        steered_NV: what was chosen by instead; -inf is forbidden.
+        parent_BR, new_ids_BR, new_logprobs_BR: each survivor's row, token, and its log-probability, best first.
+        valid_BR: whether it is one.
+        closed_BR: whether it grows no more: it ended, or reached the limit.
+    """
+
+    ids_BWT: Tensor
+    logprobs_BWT: Tensor
+    sums_BW: Tensor
+    logits_NV: Tensor
+    steered_NV: Tensor
+    parent_BR: Tensor
+    new_ids_BR: Tensor
+    new_logprobs_BR: Tensor
+    valid_BR: Tensor
+    closed_BR: Tensor
 
 
 class _Unit:
@@ -77,7 +104,12 @@ class _Unit:
 
 @torch.no_grad()
 def search(
-    model: Decodable[StateT], source_BS: Tensor, source_mask_BS: Tensor | None, config: SearchConfig, request: Request
+    model: Decodable[StateT],
+    source_BS: Tensor,
+    source_mask_BS: Tensor | None,
+    config: SearchConfig,
+    request: Request,
+    watch: Callable[[Step], None] | None = None,
 ) -> list[list[Hypothesis]]:
     """Finds the best targets of a batch of sources; put the model in eval mode first.
 
@@ -87,6 +119,7 @@ def search(
         source_mask_BS: True at real tokens; None when nothing is padding.
         config: how to search.
         request: what the targets are made of.
+        watch: called after each step; it changes nothing.
 
     Returns:
         For each sentence at most `n_best` distinct hypotheses, best first; fewer only where fewer exist, never none.
@@ -132,6 +165,9 @@ def search(
         new_sums_BR = sums_BW.gather(1, parent_BR) + new_logprobs_BR
         at_limit_B = torch.tensor([unit.limit <= length for unit in live])
         closed_BR = valid_BR & ((new_ids_BR == eos_id) | at_limit_B.unsqueeze(1))
+        if watch is not None:
+            rows = (ids_BWT, logprobs_BWT, sums_BW, logits_NV, steered_NV)
+            watch(Step(*rows, parent_BR, new_ids_BR, new_logprobs_BR, valid_BR, closed_BR))
         for b, r in closed_BR.nonzero().tolist():
             tokens = ids_BRT[b, r].tolist()
             live[b].add(tokens, logprobs_BRT[b, r].tolist(), finished=tokens[-1] == eos_id)
