@@ -31,6 +31,7 @@ COMMANDS = {
     "tokenizer": "Train, use, or inspect a tokenizer.",
     "data": "Count, clean, and split parallel text.",
     "shortlist": "Learn which pieces translations are made of: faster.",
+    "explore": "Look inside a model, in the browser.",
     "bench": "How fast a model runs here, and how near the machine's limit.",
     "show": "A model's tree: shapes, parameters, memory, FLOPs.",
     "list": "The families of models and their presets.",

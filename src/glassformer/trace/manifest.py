@@ -256,7 +256,7 @@ def _edges(
         if part.kind == "tokens":
             embed = next(p for p in parts if p.stack == part.stack and p.kind == "embedding")
             add(part.id, embed.id, LENGTHS[part.stack or "decoder"], "data")
-    for name, tensor in tensors.items():
+    for tensor in tensors.values():
         target = by_id[tensor.part]
         for parent in tensor.parents:
             if parent in biases:
@@ -267,18 +267,17 @@ def _edges(
             memory = source.stack == "encoder" and target.stack == "decoder"
             past = target.kind == "add" and target.layer is not None and source.kind in _STREAM
             kind = "memory" if memory else "residual" if past else "data"
-            add(source.id, target.id, _shape(parent, tensors[parent], shapes[parent], source), kind)
-        del name
+            add(source.id, target.id, _shape(tensors[parent], shapes[parent], source), kind)
     if "softmax" in by_id:
         logits = by_id["head"].taps[-1]
-        add("head", "softmax", _shape(logits, tensors[logits], shapes[logits], by_id["head"]), "data")
+        add("head", "softmax", _shape(tensors[logits], shapes[logits], by_id["head"]), "data")
     yield from found.values()
 
 
 _STREAM = {"add", "norm", "embedding", "patches", "position"}
 
 
-def _shape(name: str, tensor: Named, shape: Sequence[int], part: Part) -> str:
+def _shape(tensor: Named, shape: Sequence[int], part: Part) -> str:
     """A shape for a reader: lengths as letters, the rest as numbers, without the batch."""
     axes = tensor.axes.split()
     length = LENGTHS[part.stack or "decoder"]
