@@ -66,8 +66,16 @@ def build_app(given: Iterable[str] = (), static: Path = STATIC) -> FastAPI:
         return _tensor(part_of(found.tensor(name), found.axes[name], dict(request.query_params), name))
 
     _add_errors(app)
-    if static.is_dir():
+    if (static / "index.html").is_file():
         app.mount("/", StaticFiles(directory=static, html=True))
+    else:
+
+        @app.get("/")
+        def unbuilt() -> Response:
+            return Response(
+                "The page is not built yet: run npm ci and npm run build in ui/.\n", media_type="text/plain"
+            )
+
     return app
 
 

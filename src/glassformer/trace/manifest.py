@@ -1,4 +1,4 @@
-"""A model as a graph: its parts in the order in which data passes them, what flows between them, and every named tensor."""
+"""A model as a graph: its parts in the order in which data passes them, what flows between, and every named tensor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Part:
     """One box of the map.
 
     Attributes:
-        id: Module path, or for what is no module of its own, such as the sum of embedding and position, a name like one.
+        id: Module path; of what is no module of its own, such as the sum of embedding and position, a name like one.
         kind: As in `KINDS`; besides, feed-forward, tokens, head and softmax.
         stack: encoder, decoder, or None behind them.
         layer: Number of the block, from 0.
@@ -75,7 +75,7 @@ class Edge:
 
 @dataclass(frozen=True)
 class Named:
-    """One tensor that a run records: its axes, the names of what it is computed from, and the part it is recorded in."""
+    """One tensor that a run records: its axes, the names of what it is computed from, and its part."""
 
     axes: str
     parents: tuple[str, ...]
@@ -168,7 +168,7 @@ def _parts(model: Any) -> Iterator[Part]:
 
 
 def _block_parts(block: Block, path: str) -> Iterator[tuple[str, str, bool | None, int | None]]:
-    """Of a block the parts: id, kind, causal, heads. A pre-norm comes before its sub-layer, a post-norm behind the sum."""
+    """Of a block the parts: id, kind, causal, heads. A pre-norm stands before its sub-layer, a post-norm behind it."""
     for name in ("mixer", "cross", "ffn"):
         sublayer, residual = getattr(block, name), getattr(block, f"{name}_residual")
         if sublayer is None or residual is None:

@@ -1,7 +1,7 @@
 """What each named internal is computed from, found out by running the model once and following every number.
 
-No part has to say it: while a tiny input passes, each operation's result inherits what its operands come from, and a tap
-makes its tensor a source of its own. So a mixer that is written tomorrow has its parents without a line here.
+No part has to say it: while a tiny input passes, each operation's result inherits what its operands come from, and a
+tap makes its tensor a source of its own. So a mixer that is written tomorrow has its parents without a line here.
 """
 
 from __future__ import annotations
