@@ -1,6 +1,6 @@
 // What the server tells the page: the contract between src/glassformer/explore and ui. docs/explore.md says it in words.
 
-/** Axes are letters: B batch, T query position, S key position, H head, G key head, K head feature, D feature, F, V … */
+/** Axes are letters with blanks between, as in "B H T S": B batch, T query position, S key position, H head, G key head, K head feature, D feature, F, V … */
 export type Axes = string
 
 /** GET /api/models: what can be looked into; the first one opens by default. */
@@ -47,7 +47,11 @@ export type PartKind =
 
 /** One box of the map. */
 export interface Part {
-  /** Module path, such as "decoder.layers.0.cross"; unique. */
+  /**
+   * Module path, such as "decoder.layers.0.cross"; unique. What is no module of its own has a name like one: source, target (tokens),
+   * encoder.input (the sum of embedding and position), decoder.embed (the embedding that both stacks share), softmax. A residual is two
+   * parts: decoder.layers.0.cross_residual (add) and decoder.layers.0.cross_residual.norm (norm), in the order of the block.
+   */
   id: string
   kind: PartKind
   stack: 'encoder' | 'decoder' | null
@@ -112,11 +116,11 @@ export interface Run {
   id: string
   request: RunRequest
   model: string
-  /** What an encoder or a decoder-only model reads; of an image, one token a patch. */
+  /** What an encoder reads; of an image, one token a patch; of a decoder-only model, its prompt. */
   source: Token[]
   /** True where a source token is real, false where it is padding. */
   source_mask: boolean[]
-  /** What the decoder reads: "<s> I like" …; empty for an encoder. */
+  /** What the decoder reads: "<s> I like" …, or the prompt and what was written behind it; empty for an encoder. Axis T of its tensors. */
   target: Token[]
   /** What it is to say at each of those positions: "I like … </s>"; the last may be missing in a generated text. */
   labels: Token[]
@@ -124,7 +128,7 @@ export interface Run {
   label_logprobs: number[]
   tensors: TensorInfo[]
   decoding: Decoding | null
-  /** Pharaoh pairs (source token, target token) where there is cross-attention. */
+  /** Pairs (place in `source`, place in `labels`) where there is cross-attention. */
   alignment: [number, number][]
   output: {
     text: string
@@ -157,8 +161,9 @@ export interface Decoding {
 
 export interface BeamNode {
   id: number
-  /** Node of the token before; -1 behind <s>. */
+  /** Node of the token before; -1 behind <s> (or behind a prompt). */
   parent: number
+  /** The step that made it, from 0: a node of step t says what follows t tokens that were written. */
   step: number
   token: Token
   logprob: number
@@ -166,6 +171,7 @@ export interface BeamNode {
   sum: number
   /** Length-normalised. */
   score: number
+  /** best: on the path of the chosen hypothesis. dropped: among a step's `beam_size` best losers. */
   fate: 'kept' | 'dropped' | 'finished' | 'best'
   forced: boolean
 }
@@ -173,10 +179,10 @@ export interface BeamNode {
 export interface DecodeStep {
   /** For each hypothesis that was extended: its last node, and the model's likeliest next tokens. */
   rows: { node: number; candidates: Candidate[] }[]
-  /** Tokens held in the cache, and its bytes, after this step. */
+  /** Tokens that one hypothesis holds in the cache, and its bytes (the source's keys and values, too), after this step. */
   cache_tokens: number
   cache_bytes: number
-  /** Arithmetic of this step with the cache, and without it. */
+  /** Arithmetic of this step for one hypothesis, with the cache and without it. */
   flops: number
   flops_without_cache: number
 }
