@@ -52,7 +52,7 @@ def load(
     threads: int | None = None,
     shortlist: str | os.PathLike[str] | None = None,
 ) -> Any:
-    """Loads a model: a `Translator`, a `Generator`, an `Embedder` or a `Classifier`, by what it is.
+    """Loads a model: a `Translator`, `Generator`, `Embedder`, `Classifier`, `Tagger` or `Answerer`, by what it is.
 
     Args:
         path_or_name: a MODEL, a Hugging Face directory, a .gguf or a llama2.c file, or the name of a bundled model. A

@@ -63,7 +63,7 @@ def read_model_config(path: Path) -> ModelConfig:
 
 
 def open_model(path: Path, device: torch.device, precision: str, native: bool, threads: int | None = None) -> Any:
-    """A `Generator`, `Embedder`, `Classifier` or `Translator`, by what the model is.
+    """A `Generator`, `Embedder`, `Classifier`, `Tagger`, `Answerer` or `Translator`, by what the model is.
 
     Args:
         native: Whether the native engine computes, with so many threads; PyTorch's module does else.
@@ -74,11 +74,13 @@ def open_model(path: Path, device: torch.device, precision: str, native: bool, t
     An encoder–decoder without a tokenizer, which nothing can be said to, is given as it is: its ``model`` and
     ``tokenizer`` are all that it has.
     """
+    from glassformer.answerer import Answerer
     from glassformer.classifier import Classifier
     from glassformer.config import ClassifierConfig, EmbedConfig, HeadConfig, SpanConfig, TokenClassifierConfig
     from glassformer.embedder import Embedder, Settings
     from glassformer.engines.model import ModelEngine
     from glassformer.generator import Generator
+    from glassformer.tagger import Tagger
     from glassformer.translator import Translator
 
     loaded = read_model(path)
@@ -95,9 +97,10 @@ def open_model(path: Path, device: torch.device, precision: str, native: bool, t
         return Translator(engine(), loaded.tokenizer, loaded.translation, loaded.framing)
     if config.kind == "decoder" and isinstance(config.head, HeadConfig):
         return Generator(engine(), loaded.tokenizer, loaded.framing)
-    if isinstance(config.head, ClassifierConfig):
-        return Classifier(ModelEngine(loaded.model, device, precision), loaded.tokenizer, loaded.framing)
-    if isinstance(config.embed, EmbedConfig) and not isinstance(config.head, TokenClassifierConfig | SpanConfig):
+    for head, reader in ((ClassifierConfig, Classifier), (TokenClassifierConfig, Tagger), (SpanConfig, Answerer)):
+        if isinstance(config.head, head):
+            return reader(ModelEngine(loaded.model, device, precision), loaded.tokenizer, loaded.framing)
+    if isinstance(config.embed, EmbedConfig):
         return Embedder(engine(), loaded.tokenizer, loaded.framing, Settings.read(path))
     return loaded
 

@@ -6,7 +6,6 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import glassformer as gf
+from glassformer.answerer import Answerer
 from glassformer.classifier import Classifier
 from glassformer.data.collate import IGNORE, Labelled, pad
 from glassformer.embedder import Embedder
@@ -23,12 +23,13 @@ from glassformer.errors import UserError
 from glassformer.families import build, presets
 from glassformer.generator import Generator
 from glassformer.store import load_model
+from glassformer.tagger import Tagger
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.config import load_config
 from glassformer.train.distributed import World
 from glassformer.train.launch import Stop, launch
 from glassformer.train.loop import Trainer, train
-from glassformer.train.objectives import noise, token_loss
+from glassformer.train.objectives import build_objective, noise, token_loss
 from glassformer.train.objectives.documents import continuing_ids, pack, with_specials
 from glassformer.train.objectives.images import shifted
 from glassformer.train.objectives.labels import figures
@@ -273,7 +274,9 @@ RUNS = {
     "denoising": ({"preset": "bart-tiny"}, {}, Translator),
     "classification": (BERT, {"hidden": "tanh"}, Classifier),
     "classification by a decoder": ({"preset": "gpt2-tiny", "dropout": 0.2}, {}, Classifier),
-    "token-classification": (BERT, {}, SimpleNamespace),
+    "classification of pairs": (BERT, {}, Classifier),
+    "token-classification": (BERT, {}, Tagger),
+    "extractive-qa": (BERT, {}, Answerer),
     "images": ({"preset": "vit-tiny", "image_size": 4, "patch_size": 2, "channels": 1}, {"shift": 1}, Classifier),
 }
 
@@ -293,6 +296,18 @@ def run_config(folder: Path, name: str, **settings) -> dict:
         images = [[*(str(rng.randrange(17)) for _ in range(16)), rng.choice("012")] for _ in range(60)]
         file.write_text("".join(",".join(row) + "\n" for row in images))
         data |= {"white": 16}
+    elif name == "classification of pairs":
+        # What is first in one text and second in the other: only segments and places tell.
+        pairs = [rng.sample(["cat", "dog"], 2) for _ in range(60)]
+        file.write_text("a\tb\tlabel\n" + "".join(f"the {a}\ta {b}\t{a}-{b}\n" for a, b in pairs))
+        data |= {"text": ["a", "b"]}
+    elif name == "extractive-qa":
+        rows = [" ".join(sentence()) for _ in range(60)]
+        asked = [(f"{text.split()[1]} ?", text, " ".join(text.split()[2:])) for text in rows]
+        file = folder / "train.jsonl"
+        keys = ("question", "context", "answer")
+        file.write_text("".join(json.dumps(dict(zip(keys, row, strict=True))) + "\n" for row in asked))
+        data |= {"max_len": 40}
     elif name.startswith("classification"):
         rows = [(" ".join(words), "cat" if "cat" in words else "none") for words in (sentence() for _ in range(60))]
         file.write_text("text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows))
@@ -331,17 +346,27 @@ def test_a_run_is_resumed_exactly_and_its_model_is_of_its_kind(tmp_path, monkeyp
         for place in ("last", "best"):
             (whole.run / place / "tokenizer.json").unlink()
     opened, kind = gf.load(whole.run / "best"), RUNS[name][2]
-    assert isinstance(opened, kind) or kind is SimpleNamespace
+    assert isinstance(opened, kind)
     if kind is Generator:
         assert isinstance(opened.generate("the cat", max_new_tokens=4), str)
     elif kind is Embedder:
         assert opened.embed(["the cat"]).shape == (1, 16)
     elif kind is Translator:
         assert isinstance(opened.translate("the cat"), str)
+    elif name == "classification of pairs":
+        assert set(opened.classify(("the cat", "a dog"))["probabilities"]) == {"cat-dog", "dog-cat"}
+    elif name == "extractive-qa":
+        passage = "the cat sees a red dog"
+        told = opened.answer("cat ?", passage)
+        assert told["answer"] == (passage[told["start"] : told["end"]] if told["answer"] else "")
     elif name.startswith("classification"):
         assert set(opened.classify("the cat")["probabilities"]) == {"cat", "none"}
     elif name == "token-classification":
-        assert opened.model.config.head.labels == ("N", "O")
+        assert opened.labels == ("N", "O") and [each["word"] for each in opened.classify("a cat!")["words"]] == [
+            "a",
+            "cat",
+            "!",
+        ]
     logged = [json.loads(line) for line in (whole.run / "log.jsonl").read_text().splitlines()]
     assert {"dev_loss", "train_nll"} <= logged[-1].keys()
 
@@ -396,8 +421,6 @@ def test_the_causal_rows_predict_every_token_once(seed):
 
     with tempfile.TemporaryDirectory() as folder:
         config = load_config(run_config(Path(folder), "causal-lm"))
-        from glassformer.train.objectives import build_objective
-
         objective = build_objective(config, None)
         epochs = [objective.sampled(seed, epoch) for epoch in range(2)]
         streams = [[token for row in rows for token in row.labels] for rows in epochs]
@@ -430,6 +453,32 @@ def test_a_run_of_another_objective_is_not_gone_on_with(tmp_path):
     train(config)
     with pytest.raises(UserError, match="objective.type is 'classification', and 'masked-lm' does not fit"):
         train({**config, "objective": {"type": "masked-lm"}}, resume=True)
+
+
+def test_segments_tell_two_texts_apart(tmp_path):
+    """Both texts have the same words in all rows: the label lies in which stands in which."""
+    quick = dict(steps=50, lr=1e-2, warmup=5, eval_every=50, save_every=50, batch_tokens=600)
+    opened = gf.load(train(run_config(tmp_path, "classification of pairs", **quick)).run / "last")
+    told = opened.classify([("the cat", "a dog"), ("the dog", "a cat")])
+    assert [each["label"] for each in told] == ["cat-dog", "dog-cat"]
+    assert min(each["probability"] for each in told) > 0.9
+
+
+def test_the_loss_of_spans_is_that_of_two_choices_of_a_place(tmp_path):
+    objective = build_objective(load_config(run_config(tmp_path, "extractive-qa")), None)
+    model = randomise(objective.model, 3).eval()
+    batch = objective.batch(objective.sampled(0, 0), range(7))
+    loss, nll = objective.loss(model, batch, 0.0)
+    assert float(loss) == float(nll) and batch.n_labels == 14
+    expected = 0.0
+    for example in objective.sampled(0, 0)[:7]:
+        with torch.no_grad():
+            logits_T2 = model(torch.tensor([example.ids]), None, torch.tensor([example.types]))[0].double()
+        expected -= sum(float(logits_T2[:, side].log_softmax(0)[place]) for side, place in enumerate(example.label))
+        ids = example.ids[example.label[0] : example.label[1] + 1]
+        passage = objective.tokenizer.decode([example.ids[place] for place in example.places])
+        assert objective.tokenizer.decode(ids).split() == passage.split()[2:]
+    assert float(nll) == pytest.approx(expected, rel=1e-5)
 
 
 TINY = {name: family.kind for name, (family, _) in presets().items() if name.endswith("-tiny")}

@@ -1,4 +1,4 @@
-"""`glassformer classify`: texts or images in, labels out."""
+"""`glassformer classify`: texts or images in, labels or answers out."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ from glassformer.cli import options
 from glassformer.errors import UserError
 
 if TYPE_CHECKING:
-    from glassformer.classifier import Classifier
+    from glassformer.reader import Reader
 
 app = typer.Typer(add_completion=False)
 
@@ -29,7 +29,8 @@ def classify(
         typer.Option(
             "--input",
             "-i",
-            help="A text a line (a pair with a tab between), or the path of an image a line; or an image.",
+            help="A text a line (two with a tab between, such as a question and a passage), or the path of an image a "
+            "line; or an image.",
         ),
     ] = None,
     output: options.Output = None,
@@ -39,15 +40,21 @@ def classify(
     precision: options.Precision = "auto",
     threads: options.Threads = None,
 ) -> None:
-    """Label each text, pair of texts or image: a JSON line with the likeliest label and every label's probability."""
+    """Label each text, pair of texts or image: a JSON line with the likeliest label and every label's probability.
+
+    A token classifier labels each word of a text, and a model of answers points to one in a passage.
+    """
     if top is not None and top < 1:
         raise UserError(f"--top {top}: must be 1 or more")
     classifier = _open(model, precision, threads)
-    what = "image" if classifier.reads_images else "text"
-    if classifier.reads_images and not text and input is not None and _is_binary(input):
+    if top is not None and not hasattr(classifier.model.config.head, "pool"):
+        raise UserError("--top: is for models that label whole inputs; leave it out")
+    reads_images = getattr(classifier, "reads_images", False)
+    what = "image" if reads_images else "text"
+    if reads_images and not text and input is not None and _is_binary(input):
         text, input = [str(input)], None
     lines, read = tee(options.input_lines(text, input, errors, "a text, or the path of an image, a line"))
-    inputs: Iterator[Any] = read if classifier.reads_images else map(_text, read)
+    inputs: Iterator[Any] = read if reads_images else map(_text, read)
     failed = 0
     progress = options.Progress(f"{what}s")
     with options.output_stream(output) as out:
@@ -80,11 +87,11 @@ def _is_binary(path: Path) -> bool:
         raise UserError(f"--input {path}: {error.strerror}") from None
 
 
-def _open(model: str, precision: str, threads: int | None) -> "Classifier":
+def _open(model: str, precision: str, threads: int | None) -> "Reader":
     from glassformer.api import load
-    from glassformer.classifier import Classifier
+    from glassformer.reader import Reader
 
     classifier = load(model, precision=precision, threads=threads)
-    if not isinstance(classifier, Classifier):
+    if not isinstance(classifier, Reader):
         raise UserError(f"--model {model}: has no labels to choose from; give a classifier")
     return classifier

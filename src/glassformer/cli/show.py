@@ -54,7 +54,7 @@ def _print(answer: dict[str, Any]) -> None:
     console = Console(width=None if terminal else 200, highlight=False)
     parts = Table.grid(padding=(0, 2))
     for justify in ("left", "left", "left", "right"):
-        parts.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+        parts.add_column(justify=justify, no_wrap=True)
     for guide, node in _rows(answer["tree"]):
         name = Text(guide, style="dim").append(node["name"], style="bold not dim")
         times = f" × {node['repeat']}" if node["repeat"] > 1 else ""
@@ -92,7 +92,8 @@ def _costs(spent: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     told = f"float32: {parts}; activations come on top"
     yield "training", size(weights + gradients + moments), told
     cached = _sides(size, spent["cache_per_target"], "written", spent["cache_per_source"], "source")
-    yield "decoding", size(weights), "float32 weights" + (f"; each row's cache: {cached}" if cached else "")
+    state = f"; each row's state, whatever its length: {size(spent['state'])}" if spent["state"] else ""
+    yield "decoding", size(weights), "float32 weights" + (f"; each row's cache: {cached}" if cached else "") + state
     source, target = spent["flops_per_source"], spent["flops_per_target"]
     forward = _sides(flops, source, "source", target, "target")
     told = f"forward: {forward}, at a length of {spent['context']}; training takes 3 ×"

@@ -9,16 +9,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from glassformer.data.corpus import read_pairs
+from glassformer.data.corpus import read_pairs, stream_pairs
 from glassformer.data.images import read_csv, read_idx, read_image
 from glassformer.data.lines import read_lines
 from glassformer.errors import UserError
 
 
 class LabelledText(NamedTuple):
-    """A text and its label."""
+    """A text, or two that are read as one row, and the label."""
 
-    text: str
+    text: str | tuple[str, str]
     label: str
 
 
@@ -36,32 +36,62 @@ class LabelledImages(NamedTuple):
     labels: list[str]
 
 
-def read_labelled(path: str, text: str = "text", label: str = "label") -> list[LabelledText]:
-    """Reads labelled texts.
+def read_labelled(path: str, text: str | tuple[str, str] = "text", label: str = "label") -> list[LabelledText]:
+    """Reads labelled texts, or labelled pairs of texts.
 
     A ``.csv`` file is read as RFC 4180 says; anything else as `read_pairs` does. Where the first line names the
-    columns, they are found by name, else the text is column one and the label column two.
+    columns, they are found by name, else the texts come first and the label behind them.
+
+    Args:
+        text: The name of the text's column or key, or those of two texts'.
+        label: That of the label.
 
     Raises:
         UserError: The file is missing, empty or malformed, with the line.
     """
-    if Path(path).suffix.lower() != ".csv":
-        pairs = read_pairs(path, source=text, target=label)
-        return [LabelledText(pair.source, pair.target.strip()) for pair in pairs]
+    if Path(path).suffix.lower() == ".csv":
+        return _csv_rows(path, (text,) if isinstance(text, str) else text, label)
+    if not isinstance(text, str):
+        return _labelled_pairs(path, *text, label)
+    pairs = read_pairs(path, source=text, target=label)
+    return [LabelledText(pair.source, pair.target.strip()) for pair in pairs]
+
+
+def _csv_rows(path: str, texts: tuple[str, ...], label: str) -> list[LabelledText]:
     reader = csv.reader(io.StringIO("\n".join(read_lines(path))))
     found: list[LabelledText] = []
-    at_text, at_label = 0, 1
+    at = list(range(len(texts) + 1))
     for row in reader:
-        if reader.line_num == 1 and text in row and label in row:
-            at_text, at_label = row.index(text), row.index(label)
+        if reader.line_num == 1 and {*texts, label} <= set(row):
+            at = [row.index(name) for name in (*texts, label)]
         elif row:
-            if len(row) <= max(at_text, at_label) or not row[at_text].strip() or not row[at_label].strip():
+            if len(row) <= max(at) or not all(row[place].strip() for place in at):
+                what = "a text" if len(texts) == 1 else "two texts"
                 raise UserError(
-                    f"{path}:{reader.line_num}: expected a text and a label; fill them in, or delete the line"
+                    f"{path}:{reader.line_num}: expected {what} and a label; fill them in, or delete the line"
                 )
-            found.append(LabelledText(row[at_text], row[at_label].strip()))
+            *read, told = (row[place] for place in at)
+            found.append(LabelledText(read[0] if len(read) == 1 else (read[0], read[1]), told.strip()))
     if not found:
         raise UserError(f"{path}: no labelled texts in it; expected at least one")
+    return found
+
+
+def _labelled_pairs(path: str, first: str, second: str, label: str) -> list[LabelledText]:
+    found: list[LabelledText] = []
+    for pair, at, _, extra in stream_pairs(path, source=first, target=second):
+        told = extra.get(label, extra.get("3"))  # without names it is the third column
+        texts = (pair.source, pair.target)
+        if not any(text.strip() for text in texts) and told is None:
+            continue
+        if not all(text.strip() for text in texts) or not isinstance(told, str | int) or not str(told).strip():
+            raise UserError(
+                f"{at}: expected {first}, {second} and {label}; fill them in, or name other columns by data.text, such "
+                "as [premise, hypothesis], and data.label"
+            )
+        found.append(LabelledText(texts, str(told).strip()))
+    if not found:
+        raise UserError(f"{path}: no labelled pairs of texts in it; expected at least one")
     return found
 
 

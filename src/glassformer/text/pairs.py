@@ -9,11 +9,19 @@ from glassformer.text.tokenizer import Tokenizer
 
 
 class PairRow(NamedTuple):
-    """Ids of two texts with what stands around them, the segment of each id, and whether a text was cut."""
+    """Ids of two texts with what stands around them.
+
+    Attributes:
+        ids: The whole row.
+        types: The segment of each id.
+        cut: Whether a text was cut.
+        second: Where the second text's ids stand.
+    """
 
     ids: list[int]
     types: list[int]
     cut: bool
+    second: range
 
 
 def encode_pair(tokenizer: Tokenizer, first: str, second: str, limit: int | None = None) -> PairRow:
@@ -40,7 +48,9 @@ def encode_pair(tokenizer: Tokenizer, first: str, second: str, limit: int | None
         (a if len(a) > len(b) else b).pop()
     second_type = after[-1][1] if after else 1
     row = [*before, *((index, 0) for index in a), *between, *((index, second_type) for index in b), *after]
-    return PairRow([index for index, _ in row], [segment for _, segment in row], spare > 0)
+    start = len(before) + len(a) + len(between)
+    places = range(start, start + len(b))
+    return PairRow([index for index, _ in row], [segment for _, segment in row], spare > 0, places)
 
 
 def _frame(tokenizer: Tokenizer) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:

@@ -7,21 +7,21 @@ character, such as a full stop. Joined by blanks they are the line that tools fo
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tokenizers
 
+from glassformer.text.lazy import lazy
 from glassformer.text.recipe import SPACELESS
 
 if TYPE_CHECKING:
     from glassformer.text.tokenizer import Tokenizer
 
-_LETTER = re.compile(rf"[^\W{SPACELESS}]")
-_INNER = re.compile(rf"(?<=[^\W{SPACELESS}])['’-](?=[^\W{SPACELESS}])|(?<=\d)[.,:](?=\d)")
+_LETTER = lazy(rf"[^\W{SPACELESS}]")
+_INNER = lazy(rf"(?<=[^\W{SPACELESS}])['’-](?=[^\W{SPACELESS}])|(?<=\d)[.,:](?=\d)")
 
 
 class Word(NamedTuple):
@@ -51,7 +51,7 @@ def pieces_to_words(tokenizer: Tokenizer, text: str) -> list[tuple[Word, range]]
     A piece that spells several words, as 我喜欢 may, is in the range of each of them. A range is empty where the
     tokenizer drops the word, such as a control character.
     """
-    spans = _piece_spans(tokenizer, text)
+    spans = piece_spans(tokenizer, text)
     starts, ends = [start for start, _ in spans], [end for _, end in spans]
     return [(word, range(bisect_right(ends, word.start), bisect_left(starts, word.end))) for word in words(text)]
 
@@ -63,7 +63,7 @@ def _continues(text: str, start: int, place: int) -> bool:
     return unicodedata.category(text[place]) in ("Mn", "Mc", "Me", "Cf") or bool(_INNER.match(text, place))
 
 
-def _piece_spans(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
+def piece_spans(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
     """Where each piece begins and ends in the text, a blank before it included."""
     backend: Any = tokenizer.backend
     if isinstance(backend, tokenizers.Tokenizer):
@@ -76,6 +76,13 @@ def _piece_spans(tokenizer: Tokenizer, text: str) -> list[tuple[int, int]]:
         end = start + len(piece.surface)
         spans.append((start, end))
     return spans
+
+
+def encode_words(tokenizer: Tokenizer, words: Sequence[str]) -> list[list[int]]:
+    """The ids of each word by itself, as it is spelt behind a blank."""
+    # Byte-level tokenizers, such as GPT-2's, spell the blank; the others mark the beginning of a text themselves.
+    blank = " " if next(iter(tokenizer.tokens(" a")), "").startswith("Ġ") else ""
+    return tokenizer.encode_batch([blank + word for word in words])
 
 
 def spellings(tokenizer: Tokenizer, words: Iterable[str]) -> list[tuple[int, ...]]:

@@ -24,6 +24,7 @@ from glassformer.config import (
     PatchEmbedConfig,
     Positive,
     PositiveFloat,
+    SpanConfig,
     TokenClassifierConfig,
 )
 from glassformer.errors import UserError
@@ -32,6 +33,7 @@ from glassformer.store import read_header
 from glassformer.train.objective_config import (
     CausalLMObjective,
     ClassificationObjective,
+    ExtractiveQAObjective,
     MaskedLMObjective,
     ObjectiveConfig,
     Seq2SeqObjective,
@@ -75,9 +77,10 @@ class DataSection(Config):
     to where the program runs.
 
     Documents are plain text files, or JSONL files with the key ``text``. Labelled texts are TSV, CSV or JSONL files
-    with columns or keys ``text`` and ``label``. Labelled words stand one a line, ``word<TAB>label``, with a blank line
-    between sentences. Images are pairs of MNIST's idx files, CSV files with a row of pixels and the label at its end,
-    ``.npz`` files with ``images`` and ``labels``, or TSV files of paths and labels.
+    with columns or keys ``text`` and ``label``; ``text: [premise, hypothesis]`` reads pairs of texts. Questions are
+    SQuAD's JSON, or TSV or JSONL files with ``question``, ``context`` and ``answer``. Labelled words stand one a line,
+    ``word<TAB>label``, with a blank line between sentences. Images are pairs of MNIST's idx files, CSV files with a row
+    of pixels and the label at its end, ``.npz`` files with ``images`` and ``labels``, or TSV files of paths and labels.
     """
 
     train: Corpus
@@ -98,8 +101,8 @@ class DataSection(Config):
     """Terms and their translations, in a file like ``train``'s, that ``masked_share`` may mask as well."""
     document: Literal["file", "paragraph", "line"] = "file"
     """What of a plain text file is one document; paragraphs have blank lines between them."""
-    text: str = "text"
-    """Name of the column or key of documents and labelled texts."""
+    text: str | tuple[str, str] = "text"
+    """Name of the column or key of documents and labelled texts, or those of labelled pairs of texts."""
     label: str = "label"
     """Name of the column or key of their labels."""
     white: PositiveFloat = 255.0
@@ -274,6 +277,8 @@ def _objective_of(config: ModelConfig) -> Any:
             return MaskedLMObjective()
         case "encoder", TokenClassifierConfig():
             return TokenClassificationObjective()
+        case "encoder", SpanConfig():
+            return ExtractiveQAObjective()
     raise UserError(
         "the model's head does not say what to learn; give objective, such as {type: classification} or "
         "{type: masked-lm}"

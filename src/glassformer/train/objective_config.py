@@ -82,6 +82,12 @@ class TokenClassificationObjective(Config):
     type: Literal["token-classification"] = "token-classification"
 
 
+class ExtractiveQAObjective(Config):
+    """An encoder points to the answer of a question in a passage (Rajpurkar et al. 2016; Devlin et al. 2019, 4.2)."""
+
+    type: Literal["extractive-qa"] = "extractive-qa"
+
+
 DocumentObjectiveConfig = CausalLMObjective | MaskedLMObjective | SpanCorruptionObjective | DenoisingObjective
 
 ObjectiveConfig = Annotated[
@@ -91,6 +97,7 @@ ObjectiveConfig = Annotated[
     | Annotated[SpanCorruptionObjective, Tag("span-corruption")]
     | Annotated[DenoisingObjective, Tag("denoising")]
     | Annotated[ClassificationObjective, Tag("classification")]
-    | Annotated[TokenClassificationObjective, Tag("token-classification")],
+    | Annotated[TokenClassificationObjective, Tag("token-classification")]
+    | Annotated[ExtractiveQAObjective, Tag("extractive-qa")],
     Discriminator(type_or("seq2seq")),
 ]

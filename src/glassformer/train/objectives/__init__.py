@@ -5,6 +5,7 @@ from __future__ import annotations
 from glassformer.store import Loaded
 from glassformer.train.config import (
     ClassificationObjective,
+    ExtractiveQAObjective,
     Seq2SeqObjective,
     TokenClassificationObjective,
     TrainConfig,
@@ -28,6 +29,7 @@ def build_objective(config: TrainConfig, resumed: Loaded | None) -> Objective:
     from glassformer.train.objectives.images import ImageObjective
     from glassformer.train.objectives.labels import LabelObjective, TagObjective
     from glassformer.train.objectives.pairs import PairObjective
+    from glassformer.train.objectives.spans import SpanObjective
 
     match config.objective:
         case Seq2SeqObjective():
@@ -38,5 +40,7 @@ def build_objective(config: TrainConfig, resumed: Loaded | None) -> Objective:
             return LabelObjective(config, resumed)
         case TokenClassificationObjective():
             return TagObjective(config, resumed)
+        case ExtractiveQAObjective():
+            return SpanObjective(config, resumed)
         case _:
             return DocumentObjective(config, resumed)

@@ -70,6 +70,8 @@ class DocumentObjective(Objective):
         for file in files:
             if not isinstance(file, str):
                 raise UserError(f"{file[0]}: objective {self._objective.type} reads one file at a time, not pairs")
+        if not isinstance(data.text, str):
+            raise UserError(f"data.text: objective {self._objective.type} reads one text a row; name one column")
         return [text for file in files for text in read_documents(str(file), data.document, data.text)]
 
     def new_tokenizer(self) -> Tokenizer:

@@ -21,7 +21,9 @@ from glassformer.data.labelled import LabelledText, TaggedText, read_labelled, r
 from glassformer.errors import UserError
 from glassformer.models.model import Model
 from glassformer.store import Loaded
+from glassformer.text.pairs import encode_pair
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.text.words import encode_words
 from glassformer.train.config import ClassificationObjective, Corpus
 from glassformer.train.distributed import World
 from glassformer.train.objectives.documents import check_reads_text, text_tokenizer
@@ -30,10 +32,15 @@ from glassformer.train.objectives.objective import Objective, needs, with_head
 
 
 class LabelledIds(NamedTuple):
-    """A text as ids, and its label's number, or that of each id."""
+    """A text as ids, and its label's number, or that of each id.
+
+    Of a pair of texts also the segment of each id; of a question and a passage also where the passage stands.
+    """
 
     ids: list[int]
     label: Any
+    types: list[int] | None = None
+    places: range | None = None
 
 
 class Labelling(Objective):
@@ -95,7 +102,7 @@ def figures(confusion_LL: Tensor) -> dict[str, float]:
     return {"accuracy": 100 * float(right_L.sum()) / max(total, 1.0), "macro-f1": 100 * float(f1_L.mean())}
 
 
-class _Texts(Labelling):
+class Texts(Labelling):
     """Texts that come with labels."""
 
     _what: str
@@ -131,13 +138,26 @@ class _Texts(Labelling):
 
     def prepare(self) -> None:
         self._cut = 0
-        self._examples = [self._example(row, "data.train") for row in self._train]
+        self._examples = self._made(self._train, "data.train")
         if self._cut:
             self.told.append(f"cut {self._cut:,} of {len(self._train):,} {self._what} to {self.max_len} tokens")
-        self._dev = [self._example(row, "data.dev") for row in self._dev_rows]
+        self._dev = self._made(self._dev_rows, "data.dev")
+
+    def _made(self, rows: Sequence[Any], where: str) -> list[LabelledIds]:
+        return [example for row in rows if (example := self._example(row, where)) is not None]
 
     @abstractmethod
-    def _example(self, row: Any, where: str) -> LabelledIds: ...
+    def _example(self, row: Any, where: str) -> LabelledIds | None: ...
+
+    def segments(self, types: Sequence[Sequence[int]], ids_BT: Tensor) -> tuple[Tensor, ...]:
+        """The segments of a batch's ids, where the model tells segments apart and the rows have more than one."""
+        known = getattr(self.model.config.embed, "token_types", 0)
+        if not known or not any(map(any, types)):
+            return ()
+        types_BT = torch.zeros_like(ids_BT)
+        for row_T, told in zip(types_BT, types, strict=True):
+            row_T[: len(told)] = torch.tensor(told, dtype=torch.long).clamp(max=known - 1)
+        return (types_BT,)
 
     def _framed(self, ids: list[int], before: Any, after: Any) -> list[int]:
         room = self.max_len - len(before) - len(after)
@@ -145,7 +165,7 @@ class _Texts(Labelling):
         return [*before, *ids[:room], *after]
 
 
-class LabelObjective(_Texts):
+class LabelObjective(Texts):
     """One label for a text."""
 
     _what = "labelled texts"
@@ -155,7 +175,8 @@ class LabelObjective(_Texts):
         return lambda file: read_labelled(file, data.text, data.label)
 
     def new_tokenizer(self) -> Tokenizer:
-        return text_tokenizer(self.config.tokenizer, [row.text for row in self._train])
+        texts = [text for row in self._train for text in ([row.text] if isinstance(row.text, str) else row.text)]
+        return text_tokenizer(self.config.tokenizer, texts)
 
     def fitted(self, config: ModelConfig) -> ModelConfig:
         needs(config, ["encoder", "decoder"], "classification")
@@ -164,19 +185,26 @@ class LabelObjective(_Texts):
 
     def _example(self, row: LabelledText, where: str) -> LabelledIds:
         assert self.tokenizer is not None
-        ids = self._framed(self.tokenizer.encode(row.text), self.framing.before, self.framing.after)
-        return LabelledIds(ids, self.number(row.label, where))
+        label = self.number(row.label, where)
+        if not isinstance(row.text, str):
+            pair = encode_pair(self.tokenizer, *row.text, self.max_len)
+            self._cut += pair.cut
+            return LabelledIds(pair.ids, label, pair.types)
+        return LabelledIds(
+            self._framed(self.tokenizer.encode(row.text), self.framing.before, self.framing.after), label
+        )
 
     def batch(self, examples: Sequence[LabelledIds], rows: Sequence[int]) -> Labelled:
         ids_BT, mask_BT = pad([examples[row].ids for row in rows], self.pad_id or 0)
         labels_B = torch.tensor([examples[row].label for row in rows])
-        return Labelled((ids_BT, mask_BT), labels_B, len(rows))
+        segments = self.segments([examples[row].types or [] for row in rows], ids_BT)
+        return Labelled((ids_BT, mask_BT, *segments), labels_B, len(rows))
 
     def loss(self, model: Model, batch: Any, smoothing: float) -> tuple[Tensor, Tensor]:
         return label_loss(model, batch, smoothing=smoothing)
 
 
-class TagObjective(_Texts):
+class TagObjective(Texts):
     """One label for each word, at its first token."""
 
     _what = "labelled sentences"
@@ -199,7 +227,7 @@ class TagObjective(_Texts):
         assert self.tokenizer is not None
         ids: list[int] = []
         labels: list[int] = []
-        for pieces, label in zip(self.tokenizer.encode_batch(row.words), row.labels, strict=True):
+        for pieces, label in zip(encode_words(self.tokenizer, row.words), row.labels, strict=True):
             ids += pieces
             labels += [self.number(label, where), *[IGNORE] * (len(pieces) - 1)][: len(pieces)]
         before, after = self.framing.before, self.framing.after
