@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from hypothesis import strategies as st
@@ -43,10 +44,53 @@ def rotaries() -> st.SearchStrategy[dict[str, Any]]:
     )
 
 
+def optional(draw: st.DrawFn, *values: Any) -> Any:
+    return draw(st.sampled_from([None, *values]))
+
+
+def retention(draw: st.DrawFn) -> dict[str, Any]:
+    heads = draw(st.sampled_from([1, 2]))
+    more = dict(chunk=draw(st.sampled_from([1, 3, 128])), bias=draw(st.booleans()), d_value=optional(draw, 3))
+    return dict(n_heads=heads, d_head=optional(draw, 6), forget=optional(draw, [0.3, 0.01][:heads]), **more)
+
+
+RECURRENT: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {"retention": retention}
+"""Recurrences, which stand in a decoder, and alone or in both directions in an encoder."""
+
+ATTENTIVE: dict[str, Callable[[st.DrawFn, bool], dict[str, Any]]] = {}
+"""Kin of attention; the second argument says whether it stands in a decoder."""
+
+CHANNEL: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {}
+"""Feed-forward parts that remember."""
+
+
+@st.composite
+def kin(draw: st.DrawFn, decoder: bool) -> dict[str, Any]:
+    """Any mixer but plain attention."""
+    name = draw(st.sampled_from([*RECURRENT, *ATTENTIVE]))
+    if name in ATTENTIVE:
+        return dict(type=name, **ATTENTIVE[name](draw, decoder))
+    mixer = dict(type=name, **RECURRENT[name](draw))
+    return dict(type="bidirectional", mixer=mixer) if not decoder and draw(st.booleans()) else mixer
+
+
+def any_ffns() -> st.SearchStrategy[dict[str, Any]]:
+    """Those that remember among them."""
+    parts = [
+        st.builds(lambda data, n=name: dict(type=n, **data), st.composite(make)()) for name, make in CHANNEL.items()
+    ]
+    return st.one_of(ffns(), *parts)
+
+
 @st.composite
 def stacks(
-    draw: st.DrawFn, decoder: bool, cross: bool, bias: st.SearchStrategy[dict[str, Any] | None]
+    draw: st.DrawFn,
+    decoder: bool,
+    cross: bool,
+    bias: st.SearchStrategy[dict[str, Any] | None],
+    mixed: bool = False,
 ) -> dict[str, Any]:
+    """A random stack of attention; ``mixed`` draws every other mixer, too, and no bias of scores."""
     n_heads, n_kv_heads, d_head = draw(
         st.sampled_from([(2, None, None), (2, 1, None), (4, 2, 4), (3, 3, 4), (6, 2, 4)])
     )
@@ -57,10 +101,15 @@ def stacks(
         own = dict(bias=draw(st.booleans()), out_bias=draw(st.sampled_from([None, True, False])))
         return dict(shared, **own, scale=draw(st.sampled_from([None, 1.0])), **more)
 
+    def mixer() -> dict[str, Any]:
+        if mixed and draw(st.integers(0, 3)):
+            return draw(kin(decoder))
+        return attention(causal=decoder, window=draw(st.sampled_from([None, None, 1, 3])), rotary=rotary)
+
     def block() -> dict[str, Any]:
-        ffn = draw(st.one_of(st.none(), ffns()))
+        ffn = draw(st.one_of(st.none(), any_ffns() if mixed else ffns()))
         return dict(
-            mixer=attention(causal=decoder, window=draw(st.sampled_from([None, None, 1, 3])), rotary=rotary),
+            mixer=mixer(),
             cross=attention() if cross else None,
             ffn=ffn,
             norm=draw(norms()),
@@ -73,7 +122,7 @@ def stacks(
     )
     return dict(
         position=draw(position),
-        bias=draw(bias),
+        bias=None if mixed else draw(bias),
         input_norm=draw(st.one_of(st.none(), norms())),
         blocks=[block() for _ in range(draw(st.integers(1, 2)))],
         final_norm=draw(st.one_of(st.none(), norms())),
@@ -101,23 +150,23 @@ def _model(embed: dict[str, Any], **parts: Any) -> ModelConfig:
 
 
 @st.composite
-def decoders(draw: st.DrawFn) -> ModelConfig:
-    """GPT, LLaMA, Mistral, GPT-NeoX and whatever else the parts allow."""
+def decoders(draw: st.DrawFn, mixed: bool = False) -> ModelConfig:
+    """GPT, LLaMA, Mistral, GPT-NeoX and whatever else the parts allow; ``mixed`` adds RetNet, Mamba and their kin."""
     head = dict(bias=draw(st.booleans()), scale=draw(st.booleans()))
-    stack = draw(stacks(decoder=True, cross=False, bias=ALIBI))
+    stack = draw(stacks(decoder=True, cross=False, bias=ALIBI, mixed=mixed))
     return _model(dict(scale=draw(st.booleans())), decoder=stack, head=head, tie=draw(st.booleans()))
 
 
 @st.composite
-def encoders(draw: st.DrawFn) -> ModelConfig:
+def encoders(draw: st.DrawFn, mixed: bool = False) -> ModelConfig:
     """BERT, RoBERTa and whatever else the parts allow."""
     embed = dict(scale=draw(st.booleans()), token_types=draw(st.sampled_from([0, 2])))
-    stack = draw(stacks(decoder=False, cross=False, bias=ALIBI))
+    stack = draw(stacks(decoder=False, cross=False, bias=ALIBI, mixed=mixed))
     return _model(embed, encoder=stack, head=draw(st.sampled_from(HEADS)), tie=draw(st.booleans()))
 
 
 @st.composite
-def relatives(draw: st.DrawFn) -> ModelConfig:
+def relatives(draw: st.DrawFn, mixed: bool = False) -> ModelConfig:
     """T5 and whatever else the parts allow around learned biases."""
 
     def bias(bidirectional: bool) -> st.SearchStrategy[dict[str, Any]]:
@@ -126,8 +175,8 @@ def relatives(draw: st.DrawFn) -> ModelConfig:
 
     return _model(
         dict(scale=draw(st.booleans())),
-        encoder=draw(stacks(decoder=False, cross=False, bias=bias(True))),
-        decoder=draw(stacks(decoder=True, cross=True, bias=bias(draw(st.booleans())))),
+        encoder=draw(stacks(decoder=False, cross=False, bias=bias(True), mixed=mixed)),
+        decoder=draw(stacks(decoder=True, cross=True, bias=bias(draw(st.booleans())), mixed=mixed)),
         head=dict(bias=draw(st.booleans()), scale=draw(st.booleans())),
         tie=draw(st.booleans()),
     )

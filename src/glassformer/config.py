@@ -13,6 +13,12 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Discriminator, Field, Tag, model_serializer, model_validator
 
+from glassformer.errors import UserError
+from glassformer.mixer_config import AttentionConfig as AttentionConfig
+from glassformer.mixer_config import BidirectionalConfig as BidirectionalConfig
+from glassformer.mixer_config import MixerConfig as MixerConfig
+from glassformer.mixer_config import RecurrentConfig as RecurrentConfig
+from glassformer.mixer_config import RetentionConfig as RetentionConfig
 from glassformer.position_config import AlibiConfig as AlibiConfig
 from glassformer.position_config import BiasConfig as BiasConfig
 from glassformer.position_config import DynamicScaling as DynamicScaling
@@ -55,40 +61,6 @@ NormConfig = Annotated[
 ]
 
 
-class AttentionConfig(Config):
-    """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
-
-    type: Literal["attention"] = "attention"
-    n_heads: Positive
-    n_kv_heads: Positive | None = None
-    """Heads of keys and values, each shared by a group of queries (Ainslie et al. 2023); ``None`` means ``n_heads``."""
-    d_head: Positive | None = None
-    """Size of one head; ``None`` means ``d_model / n_heads``."""
-    causal: bool = False
-    window: Positive | None = None
-    """Only keys less than ``window`` places away are seen (Child et al. 2019; Beltagy et al. 2020)."""
-    bias: bool = True
-    out_bias: bool | None = None
-    """Bias of the output projection; ``None`` means ``bias``."""
-    scale: PositiveFloat | None = None
-    """Multiplies the scores; ``None`` means ``1/√d_head``."""
-    rotary: RotaryConfig | None = None
-
-    def head_size(self, d_model: int) -> int:
-        """Size of one head."""
-        return self.d_head or d_model // self.n_heads
-
-    def problem(self, d_model: int) -> str | None:
-        """What keeps this attention from standing in a model of that width."""
-        if self.d_head is None and d_model % self.n_heads:
-            return f"d_model {d_model} is not a multiple of n_heads {self.n_heads}; change one, or give d_head"
-        if self.n_heads % (self.n_kv_heads or 1):
-            return f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}; change one"
-        if self.rotary and int(self.rotary.fraction * self.head_size(d_model)) % 2:
-            return f"rotary.fraction {self.rotary.fraction} of a head of {self.head_size(d_model)} is no even number"
-        return None
-
-
 class MLPConfig(Config):
     """Position-wise feed-forward network (Vaswani et al. 2017, section 3.3)."""
 
@@ -115,7 +87,7 @@ FFNConfig = Annotated[
 class BlockConfig(Config):
     """One layer: a mixer, perhaps cross-attention, perhaps a feed-forward part, each with a residual and a norm."""
 
-    mixer: AttentionConfig
+    mixer: MixerConfig
     cross: AttentionConfig | None = None
     ffn: FFNConfig | None = None
     norm: NormConfig = LayerNormConfig()
@@ -135,6 +107,28 @@ class BlockConfig(Config):
         if self.parallel and (self.order == "post" or self.cross or not self.ffn):
             raise ValueError("a parallel block needs order: pre and an ffn, and has no cross-attention")
         return self
+
+    @property
+    def attention(self) -> AttentionConfig:
+        """The mixer, for what knows plain attention alone.
+
+        Raises:
+            UserError: It is another one.
+        """
+        if type(self.mixer) is not AttentionConfig:
+            raise UserError(f"a {self.mixer.type} mixer cannot be represented, only attention")
+        return self.mixer
+
+    @property
+    def mlp(self) -> MLPConfig | GatedMLPConfig | None:
+        """The feed-forward part, for what knows those alone that look at one token.
+
+        Raises:
+            UserError: It is another one.
+        """
+        if not isinstance(self.ffn, MLPConfig | GatedMLPConfig | None):
+            raise UserError(f"a {self.ffn.type} feed-forward part cannot be represented, only mlp or gated")
+        return self.ffn
 
 
 class StackConfig(Config):
@@ -184,10 +178,12 @@ class StackConfig(Config):
     def problem(self, d_model: int) -> str | None:
         """What keeps this stack from standing in a model of that width."""
         for index, block in enumerate(self.blocks):
-            for attention in (block.mixer, block.cross):
-                if attention and (problem := attention.problem(d_model)):
+            for mixer in (block.mixer, block.cross):
+                if mixer and (problem := mixer.problem(d_model)):
                     return f"block {index}: {problem}"
-        if self.bias and len({block.mixer.n_heads for block in self.blocks}) > 1:
+            if self.bias and not isinstance(block.mixer, AttentionConfig):
+                return f"block {index}: {block.mixer.type} has no scores that a bias could be added to"
+        if self.bias and len({getattr(block.mixer, "n_heads", 0) for block in self.blocks}) > 1:
             return "a bias of the scores needs the same n_heads in every block"
         if isinstance(self.position, SinusoidalConfig) and d_model % 2:
             return f"sinusoidal positions need an even d_model, got {d_model}"
@@ -371,8 +367,16 @@ class ModelConfig(Config):
                 if (name == "decoder" and self.encoder is not None) != (block.cross is not None):
                     where = "in the decoder of an encoder–decoder" if self.encoder is None else "in the decoder"
                     raise ValueError(f"{name} block {index}: cross-attention belongs {where} and nowhere else")
-                if (name == "decoder") != block.mixer.causal:
+                # A recurrence may stand in an encoder, too: it reads from left to right.
+                fits = (
+                    block.mixer.causal
+                    if name == "decoder"
+                    else (not block.mixer.causal or isinstance(block.mixer, RecurrentConfig))
+                )
+                if not fits and isinstance(block.mixer, AttentionConfig):
                     raise ValueError(f"{name} block {index}: self-attention is causal in the decoder and nowhere else")
+                if not fits:
+                    raise ValueError(f"{name} block {index}: {block.mixer.type} sees later tokens; a decoder cannot")
         if self.target_embed is not None and self.kind != "encoder-decoder":
             raise ValueError("target_embed is for an encoder–decoder: a single stack reads embed")
         if isinstance(self.embed, PatchEmbedConfig):

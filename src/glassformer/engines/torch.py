@@ -36,6 +36,7 @@ from glassformer.engines.engine import Unavailable
 from glassformer.engines.model import ModelEngine
 from glassformer.engines.products import Product, build_product
 from glassformer.generate.protocol import Decodable
+from glassformer.nn.attention import SelfAttention
 from glassformer.nn.block import Block
 from glassformer.nn.embed import OutputHead, TokenEmbedding
 from glassformer.nn.ffn import ACTIVATIONS, MLP
@@ -210,6 +211,7 @@ class _Layer:
     def __init__(self, block: Block, precision: str) -> None:
         product = partial(_product, precision)
         self.pre = block.mixer_residual.order == "pre"
+        assert isinstance(block.mixer, SelfAttention)  # all else was refused
         self.mixer_norm, self.mixer_heads = _norm(block.mixer_residual.norm), block.mixer.config.n_heads
         self.qkv, self.out = _projection(precision, block.mixer, "query", "key", "value"), product(block.mixer.out)
         self.cross = block.cross is not None

@@ -153,11 +153,11 @@ def hf_sizes(config: ModelConfig, form: str) -> dict[str, Any]:
         init_std=config.init.std,
     )
     for name, stack in config.stacks:
-        if not stack.blocks or not isinstance(ffn := stack.blocks[0].ffn, MLPConfig) or stack.position is None:
+        if not stack.blocks or not isinstance(ffn := stack.blocks[0].mlp, MLPConfig) or stack.position is None:
             raise UserError(f"{form} cannot represent this model: the {name} has no plain feed-forward or no positions")
         made |= {
             f"{name}_layers": len(stack.blocks),
-            f"{name}_attention_heads": stack.blocks[0].mixer.n_heads,
+            f"{name}_attention_heads": stack.blocks[0].attention.n_heads,
             f"{name}_ffn_dim": ffn.d_ff,
             "activation_function": hf_activation(ffn.activation),
             "dropout": stack.blocks[0].dropout,

@@ -98,7 +98,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
 def to_hf(config: ModelConfig) -> dict[str, Any]:
     assert config.decoder is not None
     block, position = config.decoder.blocks[0], config.decoder.position
-    ffn = block.ffn
+    ffn = block.mlp
     return {
         "architectures": [
             next(name for name, head in ARCHITECTURES.items() if (head is None) == (config.head is None))
@@ -107,7 +107,7 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         "n_positions": position.max_len if position else 1,
         "n_embd": config.d_model,
         "n_layer": len(config.decoder.blocks),
-        "n_head": block.mixer.n_heads,
+        "n_head": block.attention.n_heads,
         "n_inner": ffn.d_ff if ffn else None,
         "activation_function": hf_activation(ffn.activation) if ffn else None,
         "layer_norm_epsilon": block.norm.eps,

@@ -123,7 +123,7 @@ def told_numbers(config: ModelConfig, name: str) -> dict[str, Any]:
     """
     assert config.decoder is not None
     block = config.decoder.blocks[0]
-    mixer, ffn = block.mixer, block.ffn
+    mixer, ffn = block.attention, block.mlp
     if not isinstance(ffn, GatedMLPConfig) or mixer.rotary is None:
         raise UserError("it has no gated feed-forward parts, or no rotary positions")
     return {
@@ -155,14 +155,14 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
     told = told_numbers(config, "Llama")
     assert config.decoder is not None
     block = config.decoder.blocks[0]
-    assert isinstance(block.ffn, GatedMLPConfig)
-    return {**told, "attention_bias": block.mixer.bias, "mlp_bias": block.ffn.bias}
+    assert isinstance(block.mlp, GatedMLPConfig)
+    return {**told, "attention_bias": block.attention.bias, "mlp_bias": block.mlp.bias}
 
 
 def rules(config: ModelConfig) -> Sequence[Rule]:
     """Theirs pair a head's features by halves; where ours are interleaved, the rows are in another order."""
     assert config.decoder is not None
-    mixer = config.decoder.blocks[0].mixer
+    mixer = config.decoder.blocks[0].attention
     ours, theirs = "decoder.layers.*.", "model.layers.*."
     parts = {f"mixer.{name}": f"self_attn.{name[0]}_proj" for name in ("query", "key", "value", "out")}
     parts |= {f"ffn.{name}": f"mlp.{name}_proj" for name in ("gate", "up", "down")}

@@ -22,7 +22,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
 
 def to_hf(config: ModelConfig) -> dict[str, Any]:
     assert config.decoder is not None
-    return {**told_numbers(config, "Mistral"), "sliding_window": config.decoder.blocks[0].mixer.window}
+    return {**told_numbers(config, "Mistral"), "sliding_window": config.decoder.blocks[0].attention.window}
 
 
 PAPER = "Jiang et al. 2023, arXiv:2310.06825"

@@ -99,7 +99,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
 def to_hf(config: ModelConfig) -> dict[str, Any]:
     assert config.decoder is not None
     block = config.decoder.blocks[0]
-    mixer, ffn = block.mixer, block.ffn
+    mixer, ffn = block.attention, block.mlp
     if not isinstance(ffn, MLPConfig) or mixer.rotary is None:
         raise UserError("it has gated feed-forward parts, or no rotary positions")
     share = {"rotary_pct": mixer.rotary.fraction, "rotary_emb_base": mixer.rotary.base}
@@ -126,7 +126,7 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
 def rules(config: ModelConfig) -> Sequence[Rule]:
     """Theirs keep query, key and value of each head together."""
     assert config.decoder is not None
-    mixer = config.decoder.blocks[0].mixer
+    mixer = config.decoder.blocks[0].attention
     if mixer.rotary and mixer.rotary.layout != "halves":
         raise UserError("GPT-NeoX pairs rotary features by halves; this model's are interleaved")
     ours, theirs = "decoder.layers.*.", "gpt_neox.layers.*."

@@ -32,7 +32,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
 
 def to_hf(config: ModelConfig) -> dict[str, Any]:
     assert config.decoder is not None
-    windows = [block.mixer.window for block in config.decoder.blocks]
+    windows = [block.attention.window for block in config.decoder.blocks]
     window = next(filter(None, windows), None)
     return {
         **told_numbers(config, "Qwen2"),

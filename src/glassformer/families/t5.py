@@ -123,10 +123,10 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
     """The ``T5Config`` that ``from_hf`` reads as this configuration."""
     first = config.encoder.blocks[0] if config.encoder and config.encoder.blocks else None
     bias = config.encoder.bias if config.encoder else None
-    if first is None or config.decoder is None or first.ffn is None or not isinstance(bias, T5BucketsConfig):
+    if first is None or config.decoder is None or first.mlp is None or not isinstance(bias, T5BucketsConfig):
         raise UserError("T5 cannot represent this model: it needs two stacks with T5's buckets, and feed-forward parts")
-    gated = isinstance(first.ffn, GatedMLPConfig)
-    name = hf_activation(first.ffn.activation)
+    gated = isinstance(first.mlp, GatedMLPConfig)
+    name = hf_activation(first.mlp.activation)
     scaled = {"scale_decoder_outputs": config.head.scale} if isinstance(config.head, HeadConfig) else {}
     data = {
         "architectures": ["T5Model" if config.head is None else "T5ForConditionalGeneration"],
@@ -134,9 +134,9 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         "is_encoder_decoder": True,
         "vocab_size": config.target_vocab_size,
         "d_model": config.d_model,
-        "d_kv": first.mixer.head_size(config.d_model),
-        "d_ff": first.ffn.d_ff,
-        "num_heads": first.mixer.n_heads,
+        "d_kv": first.attention.head_size(config.d_model),
+        "d_ff": first.mlp.d_ff,
+        "num_heads": first.attention.n_heads,
         "num_layers": len(config.encoder.blocks) if config.encoder else 0,
         "num_decoder_layers": len(config.decoder.blocks),
         "relative_attention_num_buckets": bias.buckets,
@@ -171,7 +171,7 @@ def rules(config: ModelConfig) -> list[Rule]:
             ]
             table.append(Rule(f"{ours}.{mixer}_residual.norm.weight", f"{theirs}.{number}.layer_norm.weight"))
         block = (config.encoder if stack == "encoder" else config.decoder).blocks[0]  # type: ignore[union-attr]
-        gated = isinstance(block.ffn, GatedMLPConfig)
+        gated = isinstance(block.mlp, GatedMLPConfig)
         parts = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
         last = f"{theirs}.{len(mixers)}"
         table += [

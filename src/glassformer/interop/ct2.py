@@ -226,12 +226,12 @@ def _spec(config: ModelConfig) -> tuple[Any, Any]:
         raise UserError("CTranslate2 cannot represent this model: it has no decoder with a language model's head")
 
     def stack(kind: Any, of: StackConfig, **more: Any) -> Any:
-        if not of.blocks or of.blocks[0].ffn is None:
+        if not of.blocks or of.blocks[0].mlp is None:
             raise UserError("CTranslate2 cannot represent this model: its blocks have no feed-forward part")
-        first, activation = of.blocks[0], of.blocks[0].ffn.activation
+        first, activation = of.blocks[0], of.blocks[0].mlp.activation
         made = kind(
             len(of.blocks),
-            first.mixer.n_heads,
+            first.attention.n_heads,
             pre_norm=first.order == "pre",
             no_final_norm=of.final_norm is None,
             activation=ACTIVATIONS.index(activation) if activation in ACTIVATIONS else len(ACTIVATIONS),
@@ -239,12 +239,12 @@ def _spec(config: ModelConfig) -> tuple[Any, Any]:
             relative_attention_bias=isinstance(of.bias, T5BucketsConfig),
             ffn_glu=isinstance(first.ffn, GatedMLPConfig),
             rms_norm=isinstance(first.norm, RMSNormConfig),
-            num_heads_kv=first.mixer.n_kv_heads,
-            head_dim=first.mixer.d_head,
+            num_heads_kv=first.attention.n_kv_heads,
+            head_dim=first.attention.d_head,
             **more,
         )
         for block, layer in zip(of.blocks, made.layer, strict=True):
-            for part, name in ((block.mixer, "self_attention"), (block.cross, "attention")):
+            for part, name in ((block.attention, "self_attention"), (block.cross, "attention")):
                 if part is not None and part.scale is not None:
                     getattr(layer, name).queries_scale = float(part.scale)
             if isinstance(of.bias, T5BucketsConfig):

@@ -208,7 +208,7 @@ def rules(config: ModelConfig, source: str = "encoder/embeddings_0/weight") -> l
         table += _norm(f"{name}.final_norm", f"{name}/layer_norm")
         for i, block in enumerate(stack.blocks):
             at, theirs = f"{name}.layers.{i}", f"{name}/layer_{i}"
-            heads, shared = block.mixer.n_heads, block.mixer.n_kv_heads or block.mixer.n_heads
+            heads, shared = block.attention.n_heads, block.attention.n_kv_heads or block.attention.n_heads
             mixer, bias = f"{theirs}/self_attention", f"{name}.bias.weight"
             table += _linear(f"{at}.mixer", ("query", "key", "value"), f"{mixer}/linear_0", heads, shared, shared)
             table += _linear(f"{at}.mixer", ("out",), f"{mixer}/linear_1", 1)

@@ -11,10 +11,11 @@ from torch import nn
 
 from glassformer.models.encoder import Encoder
 from glassformer.models.heads import Classifier, Pooler
-from glassformer.nn.attention import CrossAttention, MultiHead
+from glassformer.nn.attention import CrossAttention
 from glassformer.nn.block import Residual
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.embed import OutputHead
+from glassformer.nn.mixer import Part
 from glassformer.nn.tap import Tap
 
 FP32 = 4
@@ -102,12 +103,8 @@ def _turns(nodes: list[Node]) -> tuple[int, int]:
 def _shape(module: nn.Module) -> str:
     if isinstance(module, nn.Linear):
         return f"{module.in_features} → {module.out_features}" + (" + bias" if module.bias is not None else "")
-    if isinstance(module, MultiHead):
-        config, heads = module.config, module.config.n_heads
-        size = module.query.out_features // heads
-        shared = f", {module.n_kv_heads} of keys and values" if module.n_kv_heads != heads else ""
-        seen = (", causal" if config.causal else "") + (f", window {config.window}" if config.window else "")
-        return f"{heads} × {size}{shared}{seen}" + (", rotary" if config.rotary else "")
+    if isinstance(module, Part) and (said := module.shape()):
+        return said
     if isinstance(module, Residual):
         return f"{module.order}-norm"
     if isinstance(module, OutputHead) and module.weight is None:
@@ -132,6 +129,8 @@ class Cost:
         cache_per_target: Bytes that decoding keeps for each token of one row's target (or prompt), in float32; a layer
             with a window stops growing at its width.
         cache_per_source: Bytes that decoding keeps for each source token of one row, in float32.
+        state: Bytes that decoding keeps for one row whatever was read, in float32; the last tokens, which can be taken
+            back, come on top.
         flops_per_source: Forward FLOPs for each token (or patch) that an encoder reads, once a sentence.
         flops_per_target: Forward FLOPs for each token that a decoder reads.
         context: The sequence length that attention's part of the FLOPs is stated for.
@@ -143,6 +142,7 @@ class Cost:
     moments: int
     cache_per_target: int
     cache_per_source: int
+    state: int
     flops_per_source: int
     flops_per_target: int
     context: int
@@ -159,7 +159,7 @@ def cost(model: nn.Module, context: int = 128) -> Cost:
     A token times an m × n matrix is 2mn FLOPs; attention over ``context`` keys adds 4 · context · d_inner a query.
     Norms, activations and softmax are left out, as is usual, and a backward pass costs twice a forward pass
     (Kaplan et al. 2020, arXiv:2001.08361, section 2.1). What is done once a sentence, such as classifying it, is left
-    out, too.
+    out, too. Each mixer says itself what it adds to its matrices.
 
     Args:
         model: On any device, also meta.
@@ -167,18 +167,19 @@ def cost(model: nn.Module, context: int = 128) -> Cost:
             window as if it saw that many.
     """
     flops = {"source": 0, "target": 0}
-    cache = {"source": 0, "target": 0}
+    cache, state = {"source": 0, "target": 0}, 0
     once = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, Classifier | Pooler))
     for name, module in model.named_modules():
         if name.startswith(once):
             continue
         reads = isinstance(model, Encoder) or name.startswith("encoder.")
         side = "source" if reads else "target"
-        if isinstance(module, MultiHead):
-            flops[side] += 4 * min(context, module.config.window or context) * module.query.out_features
+        if isinstance(module, Part):
+            flops[side] += module.flops(context)
             if side == "target":
-                part = "source" if isinstance(module, CrossAttention) else "target"
-                cache[part] += 2 * module.key.out_features * FP32
+                kept = module.kept()
+                cache["source" if isinstance(module, CrossAttention) else "target"] += kept.per_token * FP32
+                state += kept.constant * FP32
         elif isinstance(module, nn.Conv2d):
             flops[side] += 2 * module.weight.numel()
         elif isinstance(module, nn.Linear):
@@ -196,6 +197,7 @@ def cost(model: nn.Module, context: int = 128) -> Cost:
         moments=2 * FP32 * count,
         cache_per_target=cache["target"],
         cache_per_source=cache["source"],
+        state=state,
         flops_per_source=flops["source"],
         flops_per_target=flops["target"],
         context=context,

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import StackConfig
+from glassformer.config import AttentionConfig, StackConfig
 from glassformer.nn import mask as masks
 from glassformer.nn import rotary
 from glassformer.nn.bias import build_bias
@@ -16,6 +16,7 @@ from glassformer.nn.dropout import Dropout
 from glassformer.nn.mixer import Context
 from glassformer.nn.norm import build_norm
 from glassformer.nn.position import PositionTable
+from glassformer.nn.recurrence import Recurrence
 from glassformer.nn.state import BlockState
 from glassformer.nn.tap import Tap
 
@@ -29,16 +30,17 @@ class Stack(nn.Module):
     def __init__(self, config: StackConfig, d_model: int) -> None:
         super().__init__()
         self.config = config
-        mixers = [block.mixer for block in config.blocks]
-        self._rotary = {mixer.rotary: mixer.head_size(d_model) for mixer in mixers if mixer.rotary}
+        attentions = [block.mixer for block in config.blocks if isinstance(block.mixer, AttentionConfig)]
+        self._rotary = {each.rotary: each.head_size(d_model) for each in attentions if each.rotary}
         self.position = PositionTable(config.position, d_model) if config.position else None
-        self.bias = build_bias(config.bias, mixers[0].n_heads) if config.bias and mixers else None
+        self.bias = build_bias(config.bias, attentions[0].n_heads) if config.bias and attentions else None
         self.input_norm = build_norm(config.input_norm, d_model) if config.input_norm else None
         self.dropout = Dropout(config.dropout)
         self.embedded, self.positions, self.input = Tap("B T D"), Tap("B T D"), Tap("B T D")
         self.layers = nn.ModuleList(Block(block, d_model) for block in config.blocks)
         self.final_norm = build_norm(config.final_norm, d_model) if config.final_norm else None
         self.output = Tap("B T D")
+        self._recurrent = any(isinstance(module, Recurrence) for module in self.modules())
 
     def forward(self, x_BTD: Tensor, ctx: Context, states: list[BlockState] | None = None) -> Tensor:
         x_BTD = self.embedded(x_BTD)
@@ -67,7 +69,8 @@ class Stack(nn.Module):
             at = torch.arange(ctx.start, end, device=x_BTD.device) if positions_BT is None else positions_BT[:, None]
             tables = {config: rotary.tables(config, size, at, end) for config, size in self._rotary.items()}
         bias_HTS = None if self.bias is None else self.bias(n_tokens, end).to(x_BTD.device)
-        return replace(ctx, positions_BT=positions_BT, bias_HTS=bias_HTS, rotary=tables)
+        holes = self._recurrent and ctx.mask_BS is not None and ctx.start == 0 and masks.holes(ctx.mask_BS)
+        return replace(ctx, positions_BT=positions_BT, bias_HTS=bias_HTS, rotary=tables, holes=holes)
 
     def init_states(self, memory_BSD: Tensor | None) -> list[BlockState]:
         """One empty state for each block."""

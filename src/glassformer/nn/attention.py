@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from glassformer.config import AttentionConfig
 from glassformer.nn import mask as masks
 from glassformer.nn.attend import attend
-from glassformer.nn.mixer import Context, Mixer
+from glassformer.nn.mixer import Context, Kept, Mixer
 from glassformer.nn.rotary import rotate
 from glassformer.nn.state import KVState, State, StaticKV
 from glassformer.nn.tap import Tap
@@ -34,6 +34,19 @@ class MultiHead(Mixer):
         self.q, self.k, self.v = Tap("B H T K"), Tap(keys), Tap(keys)
         self.scores, self.pattern = Tap("B H T S"), Tap("B H T S")
         self.z, self.result = Tap("B H T K"), Tap("B T D")
+
+    def flops(self, context: int) -> int:
+        return 4 * min(context, self.config.window or context) * self.query.out_features
+
+    def kept(self) -> Kept:
+        return Kept(per_token=self.key.out_features + self.value.out_features)
+
+    def shape(self) -> str:
+        config, heads = self.config, self.config.n_heads
+        shared = f", {self.n_kv_heads} of keys and values" if self.n_kv_heads != heads else ""
+        seen = (", causal" if config.causal else "") + (f", window {config.window}" if config.window else "")
+        size = self.query.out_features // heads
+        return f"{heads} × {size}{shared}{seen}" + (", rotary" if config.rotary else "")
 
     def _queries(self, x_BTD: Tensor) -> Tensor:
         return self.query(x_BTD).unflatten(-1, (self.config.n_heads, -1)).transpose(1, 2)

@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor, nn
 
-from glassformer.config import BlockConfig
+from glassformer.config import AttentionConfig, BidirectionalConfig, BlockConfig, Config, MixerConfig, RetentionConfig
 from glassformer.nn.attention import CrossAttention, SelfAttention
 from glassformer.nn.dropout import Dropout
 from glassformer.nn.ffn import build_ffn
-from glassformer.nn.mixer import Context
+from glassformer.nn.mixer import Context, Mixer
 from glassformer.nn.norm import build_norm
+from glassformer.nn.recurrence import Bidirectional
+from glassformer.nn.retention import Retention
 from glassformer.nn.state import BlockState
 from glassformer.nn.tap import Tap
+
+MIXERS: dict[type[Config], Callable[[Any, int], Mixer]] = {
+    AttentionConfig: SelfAttention,
+    RetentionConfig: Retention,
+}
+"""The part that each configuration is of."""
+
+
+def build_mixer(config: MixerConfig, d_model: int) -> Mixer:
+    """The mixer that the configuration is of."""
+    if isinstance(config, BidirectionalConfig):
+        return Bidirectional(build_mixer(config.mixer, d_model), build_mixer(config.mixer, d_model))
+    return MIXERS[type(config)](config, d_model)
 
 
 class Residual(nn.Module):
@@ -43,7 +59,7 @@ class Block(nn.Module):
     def __init__(self, config: BlockConfig, d_model: int) -> None:
         super().__init__()
         self.parallel = config.parallel
-        self.mixer = SelfAttention(config.mixer, d_model)
+        self.mixer = build_mixer(config.mixer, d_model)
         self.mixer_residual = Residual(config, d_model)
         self.cross = CrossAttention(config.cross, d_model) if config.cross else None
         self.cross_residual = Residual(config, d_model) if config.cross else None
@@ -51,19 +67,20 @@ class Block(nn.Module):
         self.ffn_residual = Residual(config, d_model) if config.ffn else None
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: BlockState | None = None) -> Tensor:
-        mixer_state, cross_state = (state.mixer, state.cross) if state else (None, None)
+        mixer_state, cross_state, ffn_state = (state.mixer, state.cross, state.ffn) if state else (None, None, None)
         mixed_BTD = self.mixer_residual(x_BTD, lambda y: self.mixer(y, ctx, mixer_state))
-        if self.parallel and self.ffn is not None and self.ffn_residual is not None:
-            return self.ffn_residual(x_BTD, self.ffn, mixed_BTD)
+        ffn = self.ffn
+        if self.parallel and ffn is not None and self.ffn_residual is not None:
+            return self.ffn_residual(x_BTD, lambda y: ffn(y, ctx, ffn_state), mixed_BTD)
         x_BTD = mixed_BTD
         if self.cross is not None and self.cross_residual is not None:
             cross = self.cross
             x_BTD = self.cross_residual(x_BTD, lambda y: cross(y, ctx, cross_state))
-        if self.ffn is not None and self.ffn_residual is not None:
-            x_BTD = self.ffn_residual(x_BTD, self.ffn)
+        if ffn is not None and self.ffn_residual is not None:
+            x_BTD = self.ffn_residual(x_BTD, lambda y: ffn(y, ctx, ffn_state))
         return x_BTD
 
     def init_state(self, memory_BSD: Tensor | None) -> BlockState:
         """An empty state, with the encoder's output already projected for cross-attention."""
         cross = self.cross.memory_state(memory_BSD) if self.cross is not None and memory_BSD is not None else None
-        return BlockState(self.mixer.init_state(), cross)
+        return BlockState(self.mixer.init_state(), cross, self.ffn.init_state() if self.ffn is not None else None)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from glassformer.config import FFNConfig, GatedMLPConfig, MLPConfig
+from glassformer.config import Config, FFNConfig, GatedMLPConfig, MLPConfig
+from glassformer.nn.mixer import Context, Part
+from glassformer.nn.state import State
 from glassformer.nn.tap import Tap
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -20,7 +23,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class MLP(nn.Module):
+class MLP(Part):
     """``FFN(x) = activation(x W_1 + b_1) W_2 + b_2`` (Vaswani et al. 2017, equation 2)."""
 
     def __init__(self, config: MLPConfig, d_model: int) -> None:
@@ -30,12 +33,12 @@ class MLP(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.pre, self.post, self.result = Tap("B T F"), Tap("B T F"), Tap("B T D")
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: Context | None = None, state: State | None = None) -> Tensor:
         hidden_BTF = self.post(self.activation(self.pre(self.up(x_BTD))))
         return self.result(self.down(hidden_BTF))
 
 
-class GatedMLP(nn.Module):
+class GatedMLP(Part):
     """``FFN(x) = (activation(x W) ⊗ x V) W_2`` (Shazeer 2020, equation 6); W is ``gate``, V ``up``, W_2 ``down``."""
 
     def __init__(self, config: GatedMLPConfig, d_model: int) -> None:
@@ -46,11 +49,14 @@ class GatedMLP(nn.Module):
         self.activation = ACTIVATIONS[config.activation]
         self.pre, self.linear, self.post, self.result = Tap("B T F"), Tap("B T F"), Tap("B T F"), Tap("B T D")
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(self, x_BTD: Tensor, ctx: Context | None = None, state: State | None = None) -> Tensor:
         gate_BTF = self.activation(self.pre(self.gate(x_BTD)))
         return self.result(self.down(self.post(gate_BTF * self.linear(self.up(x_BTD)))))
 
 
-def build_ffn(config: FFNConfig, d_model: int) -> MLP | GatedMLP:
+FFNS: dict[type[Config], Callable[[Any, int], Part]] = {MLPConfig: MLP, GatedMLPConfig: GatedMLP}
+
+
+def build_ffn(config: FFNConfig, d_model: int) -> Part:
     """The feed-forward part that the configuration is of."""
-    return GatedMLP(config, d_model) if isinstance(config, GatedMLPConfig) else MLP(config, d_model)
+    return FFNS[type(config)](config, d_model)

@@ -12,6 +12,7 @@ from glassformer.nn.attention import MultiHead
 from glassformer.nn.bias import T5Buckets
 from glassformer.nn.block import Block
 from glassformer.nn.embed import OutputHead, PatchEmbedding, TokenEmbedding
+from glassformer.nn.mixer import Mixer, Part
 from glassformer.nn.position import PositionTable
 
 TABLES = TokenEmbedding | OutputHead | PositionTable | T5Buckets | PatchEmbedding
@@ -25,6 +26,9 @@ def initialise_(model: nn.Module, config: InitConfig) -> None:
         if isinstance(module, nn.Linear | nn.Conv2d) and module.bias is not None:
             nn.init.zeros_(module.bias)
     {"xavier": _xavier_, "normal": _normal_, "fan-in": _fan_in_}[config.type](model, config)
+    for module in model.modules():
+        if isinstance(module, Part):
+            module.initialise_()
 
 
 def tables(model: nn.Module) -> list[nn.Parameter]:
@@ -63,11 +67,17 @@ def _normal_(model: nn.Module, config: InitConfig) -> None:
     ends = [
         end
         for block in blocks
-        for end in (block.mixer.out, block.cross and block.cross.out, block.ffn and block.ffn.down)
+        for end in (*_ends(block.mixer), block.cross and block.cross.out, getattr(block.ffn, "down", None))
         if isinstance(end, nn.Linear)
     ]
     for end in ends:
         nn.init.normal_(end.weight, std=config.std / math.sqrt(len(ends)))
+
+
+def _ends(mixer: Mixer) -> list[nn.Linear]:
+    """The linear layers through which a mixer adds to the residual."""
+    both = [each for each in mixer.children() if isinstance(each, Mixer)]
+    return [each.out for each in both] if both else [mixer.out]
 
 
 def _fan_in_(model: nn.Module, config: InitConfig) -> None:

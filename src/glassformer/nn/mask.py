@@ -31,6 +31,12 @@ def positions(mask_BT: Tensor) -> Tensor:
     return (mask_BT.long().cumsum(-1) - 1).clamp(min=0)
 
 
+def holes(mask_BT: Tensor) -> bool:
+    """Whether padding stands between the real tokens of some row, rather than on its sides."""
+    begins_BT = mask_BT[:, 1:] & ~mask_BT[:, :-1]
+    return bool((begins_BT.sum(1) + mask_BT[:, 0] > 1).any())
+
+
 def combine(*masks: Tensor | None) -> Tensor | None:
     """What every given mask allows; ``None`` allows everything."""
     allowed: Tensor | None = None

@@ -23,6 +23,7 @@ class Context:
         memory_mask_BS: Which source positions are real; ``None`` when all are.
         bias_HTS: Added to the scores of self-attention.
         rotary: For each rotary configuration of the stack, the cosines and sines of this pass' tokens.
+        holes: Whether padding stands between real tokens of some row; told where a mixer needs to know.
     """
 
     start: int = 0
@@ -32,13 +33,53 @@ class Context:
     memory_mask_BS: Tensor | None = None
     bias_HTS: Tensor | None = None
     rotary: Mapping[RotaryConfig, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    holes: bool = False
 
 
-class Mixer(nn.Module):
-    """Base of every token mixer. One ``forward`` serves the whole sequence, a chunk, and a single step."""
+@dataclass(frozen=True)
+class Kept:
+    """How many numbers decoding keeps in a part, for one row.
+
+    Attributes:
+        per_token: For each token read, or for each source token in cross-attention.
+        constant: However many were read.
+    """
+
+    per_token: int = 0
+    constant: int = 0
+
+
+class Part(nn.Module):
+    """Base of the mixers and of the feed-forward parts, whose matrices are linear layers."""
 
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
+        """One method for the whole sequence, a chunk, and a single step."""
         raise NotImplementedError
+
+    def init_state(self) -> State | None:
+        """An empty state, to decode from the first position; ``None`` when nothing is remembered."""
+        return None
+
+    def flops(self, context: int) -> int:
+        """Forward FLOPs of one token besides those of the linear layers, when it reads so many tokens."""
+        return 0
+
+    def kept(self) -> Kept:
+        """What decoding keeps."""
+        return Kept()
+
+    def shape(self) -> str:
+        """What tells it from others of its kind, for a reader; nothing lets its tensors' shapes speak."""
+        return ""
+
+    def initialise_(self) -> None:
+        """Draws its own parameters, which no scheme of `nn.init` knows; linear layers are drawn before."""
+
+
+class Mixer(Part):
+    """Base of every token mixer. Its last linear layer is ``out``."""
+
+    out: nn.Linear
 
     def init_state(self) -> State:
         """An empty state, to decode from the first position."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from glassformer.nn.tap import unrecorded
 
 
 class State(Protocol):
@@ -27,7 +31,7 @@ class State(Protocol):
 
 
 SLACK = 64
-"""How many tokens can always be taken back (``truncate``) where a window forgets the far ones."""
+"""How many of all tokens read can always be taken back (``truncate``) where the far ones are forgotten."""
 
 
 class KVState:
@@ -120,11 +124,123 @@ class StaticKV:
         return self.k_BHSK.nbytes + self.v_BHSK.nbytes
 
 
+Memory = dict[str, Tensor]
+"""What a recurrence remembers of the tokens read so far; every tensor has the batch first."""
+
+Scan = Callable[[Tensor, Tensor | None, Memory | None], tuple[Tensor, Memory]]
+"""Reads the next tokens (B, T, D), of which some may be padding (B, T): what comes out, and the memory after them."""
+
+
+@dataclass
+class _Snapshot:
+    place: int
+    memory: Memory | None
+
+
+class RecurrentState:
+    """The memory of a recurrence, of constant size.
+
+    A recurrence forgets, so tokens are taken back by reading anew: a memory is never changed in place but replaced, so
+    that an old one costs nothing to keep, together with the inputs since then. At most two are kept, ``SLACK`` tokens
+    or more apart.
+
+    Args:
+        scan: The recurrence.
+    """
+
+    per_source = False
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self.memory: Memory | None = None
+        self.length = 0
+        """How many places have been read."""
+        self._snapshots = [_Snapshot(0, None)]
+        self._x_BTD: Tensor | None = None
+        """What was read since the oldest snapshot, in a buffer with room behind it."""
+        self._real_BT: Tensor | None = None
+
+    def read(self, x_BTD: Tensor, real_BT: Tensor | None) -> Tensor:
+        """Reads the next tokens and gives what comes out of the recurrence."""
+        n_tokens = x_BTD.shape[1]
+        if n_tokens > SLACK:  # the rest can be taken back token by token
+            far = n_tokens - SLACK
+            head_BTD = self._advance(x_BTD[:, :far], None if real_BT is None else real_BT[:, :far])
+            self._snapshots = [_Snapshot(self.length, self.memory)]
+            tail_BTD = self._advance(x_BTD[:, far:], None if real_BT is None else real_BT[:, far:])
+            self._keep(x_BTD[:, far:], None if real_BT is None else real_BT[:, far:])
+            return torch.cat([head_BTD, tail_BTD], 1)
+        y_BTD = self._advance(x_BTD, real_BT)
+        self._keep(x_BTD, real_BT)
+        return y_BTD
+
+    def _advance(self, x_BTD: Tensor, real_BT: Tensor | None) -> Tensor:
+        y_BTD, self.memory = self._scan(x_BTD, real_BT, self.memory)
+        self.length += x_BTD.shape[1]
+        return y_BTD
+
+    def _keep(self, x_BTD: Tensor, real_BT: Tensor | None) -> None:
+        """Writes down what was just read, and forgets what no token taken back would need."""
+        oldest, start = self._snapshots[0].place, self.length - x_BTD.shape[1]
+        used, end = start - oldest, self.length - oldest
+        if self._x_BTD is None or end > self._x_BTD.shape[1]:
+            batch, _, d_model = x_BTD.shape
+            room = max(end, 16, 2 * used)
+            grown_BTD = x_BTD.new_empty(batch, room, d_model)
+            real = torch.ones(batch, room, dtype=torch.bool, device=x_BTD.device)
+            if self._x_BTD is not None and self._real_BT is not None:
+                grown_BTD[:, :used], real[:, :used] = self._x_BTD[:, :used], self._real_BT[:, :used]
+            self._x_BTD, self._real_BT = grown_BTD, real
+        assert self._real_BT is not None
+        self._x_BTD[:, used:end] = x_BTD
+        self._real_BT[:, used:end] = True if real_BT is None else real_BT
+        if self.length - self._snapshots[-1].place >= SLACK:
+            self._snapshots = [*self._snapshots, _Snapshot(self.length, self.memory)][-2:]
+            gone = self._snapshots[0].place - oldest
+            # A copy, so that the room of what is gone comes free.
+            self._x_BTD, self._real_BT = self._x_BTD[:, gone:end].clone(), self._real_BT[:, gone:end].clone()
+
+    def select(self, index_N: Tensor) -> None:
+        def rows(memory: Memory | None) -> Memory | None:
+            return memory and {name: value.index_select(0, index_N) for name, value in memory.items()}
+
+        self.memory = rows(self.memory)
+        self._snapshots = [_Snapshot(each.place, rows(each.memory)) for each in self._snapshots]
+        if self._x_BTD is not None and self._real_BT is not None:
+            self._x_BTD, self._real_BT = self._x_BTD.index_select(0, index_N), self._real_BT.index_select(0, index_N)
+
+    def truncate(self, length: int) -> None:
+        if length >= self.length:
+            return
+        oldest = self._snapshots[0].place
+        self._snapshots = [each for each in self._snapshots if each.place <= length] or self._snapshots[:1]
+        last = self._snapshots[-1]
+        if last.place > length:
+            raise ValueError(f"cannot truncate {self.length} places to {length}: a recurrence forgot those before")
+        self.memory, self.length = last.memory, last.place
+        if self.length < length:
+            assert self._x_BTD is not None and self._real_BT is not None
+            again = slice(self.length - oldest, length - oldest)
+            with unrecorded(), torch.no_grad():
+                self._advance(self._x_BTD[:, again], self._real_BT[:, again])
+
+    @property
+    def nbytes(self) -> int:
+        memories = [self.memory, *(each.memory for each in self._snapshots)]
+        held = {id(value): value for memory in memories if memory for value in memory.values()}
+        return sum(t.nbytes for t in (*held.values(), self._x_BTD, self._real_BT) if t is not None)
+
+
 class BlockState:
     """The states of one block's parts."""
 
-    def __init__(self, mixer: State, cross: State | None) -> None:
-        self.mixer, self.cross = mixer, cross
+    def __init__(self, mixer: State, cross: State | None = None, ffn: State | None = None) -> None:
+        self.mixer, self.cross, self.ffn = mixer, cross, ffn
+
+    @property
+    def parts(self) -> list[State]:
+        """Those that there are."""
+        return [state for state in (self.mixer, self.cross, self.ffn) if state is not None]
 
 
 class DecodeState:
@@ -158,7 +274,7 @@ class DecodeState:
     @property
     def states(self) -> list[State]:
         """Every part's state, flat."""
-        return [state for block in self.blocks for state in (block.mixer, block.cross) if state is not None]
+        return [state for block in self.blocks for state in block.parts]
 
     def select(self, index_N: Tensor) -> None:
         """Reorders, repeats, or drops rows of every state together.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
@@ -23,6 +25,29 @@ def recording() -> bool:
     return _recorder.get() is not None
 
 
+_backwards: ContextVar[bool] = ContextVar("glassformer_backwards", default=False)
+
+
+@contextmanager
+def backwards() -> Iterator[None]:
+    """What is inside reads the last token first; a recorder sees it in the order of the text all the same."""
+    token = _backwards.set(not _backwards.get())
+    try:
+        yield
+    finally:
+        _backwards.reset(token)
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Nothing inside is seen by a recorder, such as what is only computed anew."""
+    token = _recorder.set(None)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)
+
+
 class Tap(nn.Module):
     """The identity, with a name (its place in the module tree) and axes.
 
@@ -36,7 +61,12 @@ class Tap(nn.Module):
 
     def forward(self, value: Tensor) -> Tensor:
         recorder = _recorder.get()
-        return value if recorder is None else recorder.see(self, value)
+        if recorder is None:
+            return value
+        if _backwards.get():
+            recorder.see(self, value.flip([at for at, axis in enumerate(self.axes.split()) if axis in "TS"]))
+            return value
+        return recorder.see(self, value)
 
     def extra_repr(self) -> str:
         return repr(self.axes)

@@ -130,22 +130,23 @@ class Packer:
             "n_layers": len(config.blocks),
             "max_len": position.max_len if position is not None else 0,
         }
-        if rotary := config.blocks[0].mixer.rotary:
-            frequencies, sharpness = angles(rotary, config.blocks[0].mixer.head_size(self.config.d_model))
+        if rotary := config.blocks[0].attention.rotary:
+            frequencies, sharpness = angles(rotary, config.blocks[0].attention.head_size(self.config.d_model))
             stack |= {"frequencies": self._array(frequencies), "sharpness": sharpness, "turned": 2 * len(frequencies)}
         return stack
 
     def _layer(self, name: str, block: BlockConfig) -> dict[str, Any]:
         check_known(block.mixer, AttentionConfig)
-        d, heads, size = self.config.d_model, block.mixer.n_heads, block.mixer.head_size(self.config.d_model)
+        attention = block.attention
+        d, heads, size = self.config.d_model, attention.n_heads, attention.head_size(self.config.d_model)
         layer: dict[str, Any] = {
             "mixer_norm": self._norm(f"{name}.mixer_residual.norm", block.norm),
-            "qkv": self._projections(f"{name}.mixer", ("query", "key", "value"), block.mixer),
-            "out": self._out(f"{name}.mixer", block.mixer),
+            "qkv": self._projections(f"{name}.mixer", ("query", "key", "value"), attention),
+            "out": self._out(f"{name}.mixer", attention),
             "heads": heads,
-            "kv_heads": block.mixer.n_kv_heads or heads,
+            "kv_heads": attention.n_kv_heads or heads,
             "head_size": rounded_up(size),
-            "window": block.mixer.window or 0,
+            "window": attention.window or 0,
             "pre": int(block.order == "pre"),
             "parallel": int(block.parallel),
         }

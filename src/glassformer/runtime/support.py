@@ -69,7 +69,8 @@ def known_throughout(config: ModelConfig) -> None:
             check_known(stack.position, LearnedPositionConfig)
         for block in stack.blocks:
             check_known(block, BlockConfig)
-            for attention in (block.mixer, block.cross):
+            check_known(block.mixer, AttentionConfig)
+            for attention in (block.attention, block.cross):
                 if attention is not None:
                     check_known(attention, AttentionConfig)
                     whole = attention.causal or not (attention.rotary or attention.window or attention.n_kv_heads)
@@ -77,5 +78,7 @@ def known_throughout(config: ModelConfig) -> None:
                         raise EngineUnavailable(
                             "it knows rotary positions, windows and grouped heads in a decoder only"
                         )
-            if block.ffn is not None and block.ffn.activation not in ACTIVATIONS:
-                raise EngineUnavailable(f"it does not know the activation {block.ffn.activation}")
+            if block.ffn is not None:
+                check_known(block.ffn, type(block.ffn) if isinstance(block.ffn, GatedMLPConfig) else MLPConfig)
+                if block.ffn.activation not in ACTIVATIONS:
+                    raise EngineUnavailable(f"it does not know the activation {block.ffn.activation}")

@@ -1,0 +1,131 @@
+"""Configurations of token mixers: the parts that move information between positions. No torch.
+
+Every one of them says whether it is ``causal``, which ``rotary`` tables it reads, and by ``problem`` what keeps it from
+standing in a model. Those of ``RecurrentConfig`` read from left to right and carry a memory of constant size.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from glassformer.position_config import RotaryConfig
+from glassformer.schema import Config, Positive, PositiveFloat, type_or
+
+
+class AttentionConfig(Config):
+    """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2)."""
+
+    type: Literal["attention"] = "attention"
+    n_heads: Positive
+    n_kv_heads: Positive | None = None
+    """Heads of keys and values, each shared by a group of queries (Ainslie et al. 2023); ``None`` means ``n_heads``."""
+    d_head: Positive | None = None
+    """Size of one head; ``None`` means ``d_model / n_heads``."""
+    causal: bool = False
+    window: Positive | None = None
+    """Only keys less than ``window`` places away are seen (Child et al. 2019; Beltagy et al. 2020)."""
+    bias: bool = True
+    out_bias: bool | None = None
+    """Bias of the output projection; ``None`` means ``bias``."""
+    scale: PositiveFloat | None = None
+    """Multiplies the scores; ``None`` means ``1/√d_head``."""
+    rotary: RotaryConfig | None = None
+
+    def head_size(self, d_model: int) -> int:
+        """Size of one head."""
+        return self.d_head or d_model // self.n_heads
+
+    def problem(self, d_model: int) -> str | None:
+        """What keeps this attention from standing in a model of that width."""
+        if self.d_head is None and d_model % self.n_heads:
+            return f"d_model {d_model} is not a multiple of n_heads {self.n_heads}; change one, or give d_head"
+        if self.n_heads % (self.n_kv_heads or 1):
+            return f"n_heads {self.n_heads} is not a multiple of n_kv_heads {self.n_kv_heads}; change one"
+        if self.rotary and int(self.rotary.fraction * self.head_size(d_model)) % 2:
+            return f"rotary.fraction {self.rotary.fraction} of a head of {self.head_size(d_model)} is no even number"
+        return None
+
+
+class RecurrentConfig(Config):
+    """Base of every mixer that reads from left to right and remembers in constant space."""
+
+    @property
+    def causal(self) -> bool:
+        """No token sees a later one."""
+        return True
+
+    @property
+    def rotary(self) -> None:
+        """The order of the tokens is in the recurrence itself."""
+        return None
+
+    def problem(self, d_model: int) -> str | None:
+        """What keeps this mixer from standing in a model of that width."""
+        return None
+
+
+class RetentionConfig(RecurrentConfig):
+    """Multi-scale retention (Sun et al. 2023, arXiv:2307.08621, section 2)."""
+
+    type: Literal["retention"] = "retention"
+    n_heads: Positive
+    d_head: Positive | None = None
+    """Size of one head of queries and keys; ``None`` means ``d_model / n_heads``."""
+    d_value: Positive | None = None
+    """Size of one head of values; ``None`` means ``2 · d_head``, as in section 3.1."""
+    forget: tuple[Annotated[float, Field(gt=0, lt=1)], ...] | None = None
+    """1 − γ of each head: the share that is forgotten at each token; ``None`` means ``2^(−5−i)`` (equation 8)."""
+    base: Annotated[float, Field(gt=1)] = 10000.0
+    """Base of the angles by which queries and keys turn."""
+    bias: bool = False
+    chunk: Positive = 128
+    """Tokens that are read in parallel; longer texts are read chunk after chunk. It changes no result."""
+    eps: PositiveFloat = 1e-6
+
+    def head_size(self, d_model: int) -> int:
+        """Size of one head of queries and keys."""
+        return self.d_head or d_model // self.n_heads
+
+    def problem(self, d_model: int) -> str | None:
+        """What keeps this retention from standing in a model of that width."""
+        if self.d_head is None and d_model % self.n_heads:
+            return f"d_model {d_model} is not a multiple of n_heads {self.n_heads}; change one, or give d_head"
+        if self.head_size(d_model) % 2:
+            return f"a head of {self.head_size(d_model)} features cannot turn: retention needs an even d_head"
+        if self.forget is not None and len(self.forget) != self.n_heads:
+            return f"forget has {len(self.forget)} numbers; it needs one for each of the {self.n_heads} heads"
+        return None
+
+
+AnyRecurrentConfig = Annotated[Annotated[RetentionConfig, Tag("retention")], Discriminator("type")]
+
+
+class BidirectionalConfig(Config):
+    """Two recurrences for an encoder, ``f(x) + reverse(g(reverse(x)))``, each with its own weights."""
+
+    type: Literal["bidirectional"] = "bidirectional"
+    mixer: AnyRecurrentConfig
+
+    @property
+    def causal(self) -> bool:
+        """Every token sees all others."""
+        return False
+
+    @property
+    def rotary(self) -> None:
+        """The order of the tokens is in the recurrences themselves."""
+        return None
+
+    def problem(self, d_model: int) -> str | None:
+        """What keeps it from standing in a model of that width."""
+        return self.mixer.problem(d_model)
+
+
+MixerConfig = Annotated[
+    Annotated[AttentionConfig, Tag("attention")]
+    | Annotated[RetentionConfig, Tag("retention")]
+    | Annotated[BidirectionalConfig, Tag("bidirectional")],
+    Discriminator(type_or("attention")),
+]
