@@ -32,6 +32,31 @@ class Initialised(NamedTuple):
         return f"{self.found} of {self.rows} pieces have a word vector"
 
 
+def check(file: Path, d_model: int) -> None:
+    """Refuses a file whose vectors do not fit an embedding, by its first line alone.
+
+    Raises:
+        UserError: It is missing, something else, or its vectors have another size.
+    """
+    try:
+        with file.open("rb") as stream:
+            size = _head(file, stream.readline(100))[1]
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read ({error.strerror})") from None
+    if size != d_model:
+        raise UserError(
+            f"{file}: vectors of {size} numbers, but the model has d_model {d_model}; set d_model to {size}"
+        )
+
+
+def _head(file: Path, line: bytes) -> tuple[int, int]:
+    try:
+        count, size = map(int, line.split())
+    except ValueError:
+        raise UserError(f"{file}:1: expected two numbers, words and dimensions, as word2vec writes them") from None
+    return count, size
+
+
 def read(file: Path) -> Iterator[tuple[str, np.ndarray]]:
     """The words of a file, text or binary, with their vectors.
 
@@ -43,10 +68,7 @@ def read(file: Path) -> Iterator[tuple[str, np.ndarray]]:
     except OSError as error:
         raise UserError(f"{file}: cannot be read ({error.strerror})") from None
     head, _, body = data.partition(b"\n")
-    try:
-        count, size = map(int, head.split())
-    except ValueError:
-        raise UserError(f"{file}:1: expected two numbers, words and dimensions, as word2vec writes them") from None
+    count, size = _head(file, head)
     first = body.partition(b"\n")[0].split()
     text = len(first) == size + 1 and all(_NUMBER.fullmatch(number) for number in first[1:])
     yield from _text(file, body, size) if text else _binary(file, body, count, size)

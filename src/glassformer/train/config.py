@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import re
@@ -43,6 +44,7 @@ from glassformer.train.objective_config import (
 
 NonNegative = Annotated[int, Field(ge=0)]
 T = TypeVar("T")
+_VECTORS = "embeddings"
 
 
 def _corpus(value: Any) -> Any:
@@ -178,6 +180,8 @@ class TrainConfig(Config):
     """A whole training run."""
 
     model: dict[str, Any] = {"preset": "transformer-small"}
+    """A preset with its numbers replaced, a whole ``ModelConfig``, or ``from``, a model to go on with. A new model may
+    have ``embeddings``, a file of word2vec's, whose vectors its tokens begin with."""
     tokenizer: TokenizerSection = TokenizerSection()
     objective: ObjectiveConfig | None = None
     """What is learnt; by default what the model's kind and head are for."""
@@ -189,6 +193,11 @@ class TrainConfig(Config):
         if "from" in self.model and len(self.model) > 1:
             other = next(key for key in self.model if key != "from")
             raise ValueError(f"model: from brings a whole model along, so leave {other} out")
+        for key in self.model:
+            if key != _VECTORS and difflib.get_close_matches(key, [_VECTORS], cutoff=0.8):
+                raise ValueError(f"model.{key}: unknown; did you mean {_VECTORS!r}?")
+        if not isinstance(self.model.get(_VECTORS), str | None):
+            raise ValueError(f"model.{_VECTORS}: expected the path of a file of word2vec's")
         if self.train.bpe_dropout and not isinstance(self.objective, Seq2SeqObjective | None):
             raise ValueError(f"train.bpe_dropout is for seq2seq, and objective is {self.objective.type}; leave it out")
         if self.train.patience is not None and self.data.dev is None and not self.data.dev_share:
@@ -199,6 +208,11 @@ class TrainConfig(Config):
     def reads_images(self) -> bool:
         """Whether the model reads images rather than text."""
         return isinstance(self.shape().embed, PatchEmbedConfig)
+
+    @property
+    def embeddings(self) -> Path | None:
+        """The word vectors that a new model's tokens begin with."""
+        return Path(self.model[_VECTORS]) if self.model.get(_VECTORS) else None
 
     def resolved(self) -> Self:
         """The same with the objective that its model is for, where none is given."""
@@ -220,13 +234,14 @@ class TrainConfig(Config):
         Args:
             vocab_size: The tokenizer's, which always wins over a preset's; None where there is none.
         """
-        if "preset" in self.model:
-            settings = {key: value for key, value in self.model.items() if key != "preset"}
-            family, _ = presets().get(self.model["preset"], (None, None))
+        given = {key: value for key, value in self.model.items() if key != _VECTORS}
+        if "preset" in given:
+            settings = {key: value for key, value in given.items() if key != "preset"}
+            family, _ = presets().get(given["preset"], (None, None))
             reads = family is None or "vocab_size" in inspect.signature(family.configure).parameters
             sized = {"vocab_size": vocab_size} if reads and vocab_size is not None else {}
-            return configure(self.model["preset"], **{**settings, **sized})
-        config = ModelConfig.from_dict(self.model, "model")
+            return configure(given["preset"], **{**settings, **sized})
+        config = ModelConfig.from_dict(given, "model")
         if vocab_size is None:
             return config
         for name, embed in (("embed", config.embed), ("target_embed", config.target_embed)):

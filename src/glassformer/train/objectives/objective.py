@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +17,7 @@ from glassformer.data.collate import Batch, Labelled
 from glassformer.errors import UserError
 from glassformer.families import build
 from glassformer.header import Framing, Translation
+from glassformer.interop import word2vec
 from glassformer.models.build import build_model
 from glassformer.models.model import Model
 from glassformer.store import Loaded
@@ -53,6 +55,9 @@ class Objective(ABC):
     def __init__(self, config: TrainConfig, resumed: Loaded | None) -> None:
         self.config = config
         self.told: list[str] = []
+        vectors = config.embeddings if resumed is None else None
+        if vectors is not None:
+            self._check_vectors(vectors)
         self.read()
         if (start := start_of(config, resumed)) is None:
             self.tokenizer = self.new_tokenizer()
@@ -60,6 +65,8 @@ class Objective(ABC):
             shape = self.fitted(config.model_config_for(vocab_size))
             torch.manual_seed(config.train.seed)
             self.model = build(shape)
+            if vectors is not None and self.tokenizer is not None:
+                self.told.append(f"{vectors}: {word2vec.initialise_(self.model, self.tokenizer, vectors)}")
         else:
             self.tokenizer = start.tokenizer
             self.check(start)
@@ -73,6 +80,12 @@ class Objective(ABC):
             raise UserError(f"the tokenizer has {pieces} pieces, but the model embeds {embed.vocab_size}")
         self.max_len = longest_example(self.model.config, config.data.max_len)
         self.prepare()
+
+    def _check_vectors(self, file: Path) -> None:
+        shape = self.config.shape()
+        if not isinstance(shape.embed, EmbedConfig):
+            raise UserError("model.embeddings: the model reads images, and words have the vectors; leave it out")
+        word2vec.check(file, shape.d_model)
 
     @abstractmethod
     def read(self) -> None:
