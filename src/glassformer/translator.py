@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import secrets
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -25,8 +23,6 @@ from glassformer.text.stream import StreamDecoder
 from glassformer.text.tags import carry_tags
 from glassformer.text.words import spellings
 from glassformer.translation import Asked, Choice, Job, Translation, candidates, line_links, opened, record_of
-
-log = logging.getLogger(__name__)
 
 LONGEST_SENTENCE = 128
 """Tokens: a sentence above this is cut at clause marks; few models have learnt from longer ones."""
@@ -177,6 +173,8 @@ class Translator(SentenceModel):
         check_streamed(beam_size)
         chosen = Decoding(beam_size=1, **decoding)
         if chosen.seed is None:  # a second try has to begin like the first
+            import secrets
+
             chosen = replace(chosen, seed=secrets.randbits(63))
         terms = None if glossary is None else Glossary.of(glossary)
         if terms and (prefix.strip() or mask in (None, LITERAL)):
@@ -316,7 +314,9 @@ class Translator(SentenceModel):
         ):
             if texts:
                 more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-                log.warning("text %d%s: %s", min(texts), more, what)
+                import logging
+
+                logging.getLogger(__name__).warning("text %d%s: %s", min(texts), more, what)
 
     def _drafts(self, job: Job, known: Mapping[int, Asked], parts: Sequence[Part]) -> list[Draft]:
         """The answer to each sentence: the model's, unless it is in the target language already."""

@@ -13,7 +13,7 @@ import torch
 
 from glassformer.api import load
 from glassformer.cli.main import main
-from glassformer.cli.translate import Format, _written
+from glassformer.cli.translating import Format, _written
 from glassformer.families import configure
 from glassformer.models.build import build_model
 from glassformer.store import Translation, save_model

@@ -6,7 +6,6 @@ Nothing heavy is imported here, so that `glassformer --help` answers at once.
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import os
@@ -82,6 +81,12 @@ def _run(arguments: list[str]) -> int:
 
 
 def _run_command(name: str, arguments: list[str]) -> int:
+    if name == "translate":
+        from glassformer.cli import quick
+
+        if (given := quick.translation(arguments)) is not None:
+            quick.run(**given)
+            return 0
     import typer.main
 
     module = importlib.import_module(f"glassformer.cli.{name}")
@@ -140,6 +145,8 @@ def _is_disk_full(error: Exception) -> bool:
 
 
 def _did_you_mean(word: str, known: list[str]) -> str:
+    import difflib
+
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else ""
 

@@ -10,14 +10,15 @@ from typing import NamedTuple
 
 from glassformer.data.lines import read_lines
 from glassformer.errors import UserError
+from glassformer.text.lazy import lazy
 from glassformer.text.recipe import SPACELESS
 from glassformer.text.script import detect_language
 
 # A letter of a script with spaces: a term does not begin or end beside one, as `cat` does in `concatenate`.
 _LETTER = rf"[^\W{SPACELESS}]"
 
-WIDE = re.compile(rf"[{SPACELESS}\u3000-\u303f\uff00-\uffef]")
-_BEGIN = re.compile(r"[.!?][\"'”’)\]]*\s+[\"'“‘(\[]*$")
+WIDE = lazy(rf"[{SPACELESS}\u3000-\u303f\uff00-\uffef]")
+_BEGIN = lazy(r"[.!?][\"'”’)\]]*\s+[\"'“‘(\[]*$")
 
 
 class Term(NamedTuple):

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from glassformer.errors import UserError
+from glassformer.text.lazy import lazy
 
 Patterns = Sequence[str]
 
@@ -35,8 +36,8 @@ _KINDS = {
     "variable": r"\$[A-Za-z_]\w*",
     "escape": r"\\[nrt](?![a-z])",
 }
-_BUILT_IN = re.compile("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()), re.ASCII)
-_NEEDED = re.compile(r"[`<:/.@&{%$\\]")  # most lines hold none of these, and so nothing built in
+_BUILT_IN = lazy("|".join(f"(?P<{kind}>{pattern})" for kind, pattern in _KINDS.items()), re.ASCII)
+_NEEDED = lazy(r"[`<:/.@&{%$\\]")  # most lines hold none of these, and so nothing built in
 
 
 class Found(NamedTuple):

@@ -12,7 +12,6 @@ line alone as long as a sentence's answer follows from the sentence alone, or fr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, starmap
@@ -20,6 +19,7 @@ from operator import eq
 from typing import Any, NamedTuple
 
 from glassformer.text.glossary import Term
+from glassformer.text.lazy import lazy
 from glassformer.text.masks import MASK
 from glassformer.text.patterns import Patterns
 from glassformer.text.protect import Protected, protect
@@ -168,13 +168,13 @@ class Line:
 
 
 # Control characters and line breaks, which neither a model nor one line of output has a use for.
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
-_INVISIBLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u00ad\ufeff]+")
-_SURROGATE = re.compile(r"[\ud800-\udfff]")
-_WIDE_LETTER = re.compile(f"[{SPACELESS}]")
-_WIDE = re.compile(rf"[{SPACELESS}\u3000-\u303f\ufe30-\ufe4f\uff00-\uffef]")
+_UNPRINTABLE = lazy(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+_INVISIBLE = lazy(r"[\x00-\x1f\x7f-\x9f\u00ad\ufeff]+")
+_SURROGATE = lazy(r"[\ud800-\udfff]")
+_WIDE_LETTER = lazy(f"[{SPACELESS}]")
+_WIDE = lazy(rf"[{SPACELESS}\u3000-\u303f\ufe30-\ufe4f\uff00-\uffef]")
 _EITHER = "“”‘’\"'…—"  # marks of both kinds of script
-_TOKEN = re.compile(rf"[{SPACELESS}]|[^\W\d_{SPACELESS}]+|\d+|([^\w\s])\1*|\S")
+_TOKEN = lazy(rf"[{SPACELESS}]|[^\W\d_{SPACELESS}]+|\d+|([^\w\s])\1*|\S")
 _LONGEST_WORD = 20
 _LONGEST_UNIT = 20
 _MOST_REPEATS = 3

@@ -18,22 +18,23 @@ from itertools import pairwise, zip_longest
 
 from glassformer.errors import UserError
 from glassformer.text.glossary import WIDE, Term, capitalised, holds, opens_sentence
+from glassformer.text.lazy import lazy
 from glassformer.text.masks import LITERAL, MASK, key, literal_pattern, mask_pattern, masks
 from glassformer.text.patterns import Found, Patterns, disjoint, find, pair_tags
 from glassformer.text.recipe import SPACELESS
 
-_TAG = re.compile(r"<(/?)([\w:.-]+)(?:[^<>]*[^/<>])?(/?)>", re.ASCII)
+_TAG = lazy(r"<(/?)([\w:.-]+)(?:[^<>]*[^/<>])?(/?)>", re.ASCII)
 # A tag without a partner that is none of these is more likely a placeholder, as in "<name> is online".
-_HTML = re.compile(
+_HTML = lazy(
     r"a|b|i|u|s|p|em|strong|span|div|small|su[bp]|code|pre|[bh]r|img|wbr|li|[uo]l|t[dhr]|table|h[1-6]|font|mark|q|"
     r"blockquote|body|html|center",
     re.IGNORECASE,
 )
 _BLANKS = " \u00a0\u3000"
 _STOPS = "。．.！!？?…；;，,：:"
-_WORD = re.compile(r"\w")
-_JOINS = re.compile(r"[A-Za-z_\d/\\%$&=#~+@-]")
-_SPACELESS = re.compile(f"[{SPACELESS}]")
+_WORD = lazy(r"\w")
+_JOINS = lazy(r"[A-Za-z_\d/\\%$&=#~+@-]")
+_SPACELESS = lazy(f"[{SPACELESS}]")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from glassformer.text.abbreviations import NEVER_LAST, NUMBERED, ORDINALS, SELDOM_LAST, STARTERS
+from glassformer.text.lazy import lazy
 from glassformer.text.patterns import Patterns, find
 from glassformer.text.recipe import SPACELESS
 from glassformer.text.script import base_code
@@ -30,21 +31,21 @@ _CLOSERS = r"”’»›\)\]\}）］】〕〉》」』｝〞＂"
 _OPENERS = r"“‘«‹\(\[\{（［【〔〈《「『｛〝¿¡"
 _BREAKS = r"\n\r\t\v\f\x1c-\x1e\x85\u2028\u2029"
 # A match begins only where a run does, here and below: a run of a million is looked at once, not once for each begin.
-_BREAK = re.compile(rf"(?<!\s)[^\S{_BREAKS}]*+[{_BREAKS}]\s*")
+_BREAK = lazy(rf"(?<!\s)[^\S{_BREAKS}]*+[{_BREAKS}]\s*")
 _WIDE = rf"[{SPACELESS}]"
-_STOP = re.compile(
+_STOP = lazy(
     rf"[.．!?。！？；｡؟۔।॥…⋯‼⁇⁈⁉]+(?P<closed>(?:[{_CLOSERS}]|[\"'](?=\s|$)|\"(?=\"|{_WIDE})|</[A-Za-z][\w.-]{{0,20}}>)*)"
     rf"(?P<blank>\s*)"
 )
-_STRONG = re.compile("[。！？；｡؟۔।॥‼⁇⁈⁉]")
-_OPENING = re.compile(rf"(?:<[A-Za-z][^<>\n]{{0,100}}>|[{_OPENERS}\"'*_—–\-•·])*\s*")
-_CONTINUES = re.compile("[，、；：,;:.!?！？。）)】》」』”’~～]")
-_SPEECH = re.compile("と(?!ころ|にかく|ても)|って|[^，。！？；：“「\\s]{0,8}?[说說道问問答喊叫]")
-_WORD = re.compile(r"[^\W_]")
-_LAST_TOKEN = re.compile(rf"[^\s(\[{{“‘\"'«（【《「/—–{SPACELESS}]{{1,24}}$")
-_NEXT_WORD = re.compile(r"[^\W\d_]+")
+_STRONG = lazy("[。！？；｡؟۔।॥‼⁇⁈⁉]")
+_OPENING = lazy(rf"(?:<[A-Za-z][^<>\n]{{0,100}}>|[{_OPENERS}\"'*_—–\-•·])*\s*")
+_CONTINUES = lazy("[，、；：,;:.!?！？。）)】》」』”’~～]")
+_SPEECH = lazy("と(?!ころ|にかく|ても)|って|[^，。！？；：“「\\s]{0,8}?[说說道问問答喊叫]")
+_WORD = lazy(r"[^\W_]")
+_LAST_TOKEN = lazy(rf"[^\s(\[{{“‘\"'«（【《「/—–{SPACELESS}]{{1,24}}$")
+_NEXT_WORD = lazy(r"[^\W\d_]+")
 # What no stop inside may part: a title, an aside.
-_BRACKETED = re.compile(
+_BRACKETED = lazy(
     r"《[^《》\n]{0,200}》|〈[^〈〉\n]{0,100}〉|（[^（）\n]{0,200}）|\([^()\n]{0,200}\)|【[^【】\n]{0,200}】|\[[^\[\]\n]{0,200}\]"
 )
 
@@ -182,9 +183,9 @@ class _Ranges:
         return index >= 0 and place < self._ends[index]
 
 
-_WEAK_STOP = re.compile(rf"(?<![.!?])[.!?]++[{_CLOSERS}\"']*+(?=\s)|[。！？；…⋯]+[{_CLOSERS}]*")
-_CLAUSE_END = re.compile(r"[，；：、]+[”’」』）]*|(?<![,;:])[,;:]++[”’\"')]*+(?=\s)|——|(?<=\s)[—–-]+(?=\s)")
-_BLANK = re.compile(r"\s+")
+_WEAK_STOP = lazy(rf"(?<![.!?])[.!?]++[{_CLOSERS}\"']*+(?=\s)|[。！？；…⋯]+[{_CLOSERS}]*")
+_CLAUSE_END = lazy(r"[，；：、]+[”’」』）]*|(?<![,;:])[,;:]++[”’\"')]*+(?=\s)|——|(?<=\s)[—–-]+(?=\s)")
+_BLANK = lazy(r"\s+")
 _REACH = 64
 _HEAD = 8
 

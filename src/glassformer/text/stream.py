@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from glassformer.text.lazy import lazy
 from glassformer.text.tokenizer import Tokenizer
 
-_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_BYTE = lazy(r"<0x[0-9A-Fa-f]{2}>")
 # U+FFFD may be the beginning of a character whose last bytes are still to come. The noncharacters U+FDD0 … U+FDEF
 # begin the pairs in which our tokenizers write a literal U+2581 or U+FDD0.
-_UNSETTLED = re.compile(r"[\ufffd\ufdd0-\ufdef]\Z")
+_UNSETTLED = lazy(r"[\ufffd\ufdd0-\ufdef]\Z")
 
 
 class StreamDecoder:

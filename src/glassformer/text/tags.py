@@ -17,14 +17,15 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
+from glassformer.text.lazy import lazy
 from glassformer.text.patterns import find, pair_tags
 from glassformer.text.recipe import SPACELESS
 from glassformer.text.words import words
 
-_NAME = re.compile(r"<(/?)([\w:.-]+)[^<>]*?(/?)>", re.ASCII)
+_NAME = lazy(r"<(/?)([\w:.-]+)[^<>]*?(/?)>", re.ASCII)
 # Deeper ones are taken as tags alone, so that a line of nothing but tags cannot exhaust the stack.
 _MAX_DEPTH = 100
-_LETTER = re.compile(rf"[^\W{SPACELESS}]")
+_LETTER = lazy(rf"[^\W{SPACELESS}]")
 
 
 @dataclass

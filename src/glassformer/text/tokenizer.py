@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,10 +14,11 @@ import tokenizers
 
 from glassformer.errors import UserError
 from glassformer.text import recipe
+from glassformer.text.lazy import lazy
 from glassformer.text.normalize import NORMALIZERS
 
 FILE_NAME = "tokenizer.json"
-_LANGUAGE = re.compile(r"<2([A-Za-z][A-Za-z0-9_-]*)>")
+_LANGUAGE = lazy(r"<2([A-Za-z][A-Za-z0-9_-]*)>")
 _NAMES = {
     "pad": ("<pad>", "[PAD]", "<|pad|>"),
     "bos": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|endoftext|>"),
