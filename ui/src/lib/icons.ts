@@ -1,0 +1,28 @@
+// Line icons on an 18 × 18 ground, one path each.
+
+export const icons: Record<string, string> = {
+  map: 'M3 11h4v4H3zM3 3h4v4H3zM11 3h4v12h-4zM5 7v4M7 5h4',
+  tokens: 'M2 6h4v6H2zM7 6h6v6H7zM14 6h2v6h-2',
+  position: 'M9 2a7 7 0 1 0 0 14A7 7 0 0 0 9 2M9 5v4l3 2',
+  attention: 'M3 14c0-8 12-8 12 0M3 14c0-4 6-4 6 0M2.5 15.5h1M8.5 15.5h1M14.500 15.5h1',
+  block: 'M4 2h10v3.500H4zM4 12.500h10V16H4zM9 5.500v7M6 9h6',
+  output: 'M3 15V9M7 15V3M11 15v-4M15 15V12.500',
+  decoding: 'M2 9h3M5 9c2 0 2-5 5-5h3M5 9h8M5 9c2 0 2 5 5 5h3M14.500 4h1M14.500 9h1M14.500 14h1',
+  training: 'M2 3v12.500h14M4 5c1 6 4 8 11 8.500',
+  compare: 'M2 3h6v12H2zM10 3h6v12h-6zM4 7h2M4 10h2M12 7h2M12 11h2',
+  image: 'M2 3h14v12H2zM2 7h14M2 11h14M6.700 3v12M11.300 3v12',
+  numbers: 'M2.500 4v10h2M2.500 4h2M15.500 4v10h-2M15.500 4h-2M6 7h1M11 7h1M6 11h1M11 11h1M8.500 9h1',
+  export: 'M9 2v9M5.500 8L9 11.500 12.500 8M3 12v3h12v-3',
+  link: 'M7.500 10.500a3 3 0 0 0 4.300 0l2.700-2.700a3 3 0 0 0-4.300-4.300L9 4.700M10.500 7.500a3 3 0 0 0-4.300 0L3.500 10.200a3 3 0 0 0 4.300 4.300L9 13.300',
+  settings: 'M2 5h8M14 5h2M2 13h2M8 13h8M12 3a2 2 0 1 0 0 4 2 2 0 0 0 0-4M6 11a2 2 0 1 0 0 4 2 2 0 0 0 0-4',
+  find: 'M8 3a5 5 0 1 0 0 10A5 5 0 0 0 8 3M12 12l3.500 3.500',
+  help: 'M9 2a7 7 0 1 0 0 14A7 7 0 0 0 9 2M7 7.200c0-2.700 4-2.700 4 0 0 1.800-2 1.500-2 3.300M9 12.800v.1',
+  play: 'M5 3l10 6-10 6z',
+  pause: 'M6 3v12M12 3v12',
+  back: 'M11 4L6 9l5 5',
+  forward: 'M7 4l5 5-5 5',
+  close: 'M4 4l10 10M14 4L4 14',
+  plus: 'M9 4v10M4 9h10',
+  minus: 'M4 9h10',
+  dot: 'M9 8.500v1',
+}
