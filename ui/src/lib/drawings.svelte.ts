@@ -1,5 +1,7 @@
 // Every drawing can give itself as SVG and as JSON; the export menu shows the drawings that are on the page.
 
+import { untrack } from 'svelte'
+
 import { PAPER } from './colour'
 import { mode } from './theme.svelte'
 
@@ -10,14 +12,14 @@ export interface Drawing {
   data?: () => unknown
 }
 
-const shown = $state<Drawing[]>([])
+let shown = $state.raw<Drawing[]>([])
 export const drawings = (): readonly Drawing[] => shown
 
 /** Call while a component is being set up; the drawing leaves with it. */
 export function drawing(each: Drawing) {
   $effect(() => {
-    shown.push(each)
-    return () => void shown.splice(shown.findIndex((other) => other.name === each.name), 1)
+    untrack(() => (shown = [...shown, each]))
+    return () => (shown = shown.filter((other) => other !== each))
   })
 }
 
