@@ -78,7 +78,7 @@ def test_a_config_names_the_vectors_that_tokens_begin_with(tmp_path: Path, capsy
     vectors = np.random.default_rng(1).normal(size=(5, 32)).astype(np.float32)
     file = write(tmp_path / "words.vec", vectors, False)
     assert main(["train", str(training(tmp_path, embeddings=str(file)))]) == 0
-    assert f"{file}: 3 of " in capsys.readouterr().err  # </s>, cat and Dog
+    assert f"{file}: 4 of " in capsys.readouterr().err  # </s>, dog and ▁dog, ▁cat
     opened = gf.load(tmp_path / "run/last")
     row = opened.model.embed.weight[opened.tokenizer.token_to_id("▁cat")].detach().numpy()
     assert np.dot(row, vectors[1]) / np.linalg.norm(row) / np.linalg.norm(vectors[1]) == pytest.approx(1, abs=1e-5)
