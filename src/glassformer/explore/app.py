@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from glassformer.errors import UserError
+from glassformer.explore.lens import lens
 from glassformer.explore.models import Models
 from glassformer.explore.numbers import part_of, to_bytes
-from glassformer.explore.problem import Missing, Problem
+from glassformer.explore.problem import Busy, Missing, Problem
 from glassformer.explore.reading import RunRequest
 from glassformer.explore.runs import Runs
+from glassformer.explore.segment import segment
+from glassformer.explore.training import Lesson
+from glassformer.explore.worked import worked
 
 STATIC = Path(__file__).with_name("static")
+LEAVING = 3.0
+"""Seconds that a training has to end after its page is gone, before another one is refused."""
 log = logging.getLogger(__name__)
 
 
@@ -65,6 +74,36 @@ def build_app(given: Iterable[str] = (), static: Path = STATIC) -> FastAPI:
         found = runs[run]
         return _tensor(part_of(found.tensor(name), found.axes[name], dict(request.query_params), name))
 
+    @app.get("/api/runs/{run}/lens")
+    def layers(run: str, stack: str = "decoder") -> Any:
+        found = runs[run]
+        with runs.gate():
+            return JSONResponse(lens(found, stack))
+
+    @app.get("/api/segment")
+    def pieces(model: str, text: str, side: Literal["source", "target"] = "source") -> Any:
+        opened = models[model]
+        tokens = opened.source_tokens if side == "source" else opened.target_tokens
+        if tokens is None:
+            raise Problem(f"{model} has no tokenizer, so it reads no text")
+        return segment(tokens, text)
+
+    @app.get("/api/worked")
+    def examples() -> Any:
+        return worked()
+
+    classroom = asyncio.Lock()
+
+    @app.get("/api/training")
+    async def training() -> Response:
+        try:
+            await asyncio.wait_for(classroom.acquire(), LEAVING)
+        except TimeoutError:
+            raise Busy("a model is learning already in another page; close that one") from None
+        return StreamingResponse(
+            _lesson(classroom), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
     _add_errors(app)
     if (static / "index.html").is_file():
         app.mount("/", StaticFiles(directory=static, html=True))
@@ -77,6 +116,16 @@ def build_app(given: Iterable[str] = (), static: Path = STATIC) -> FastAPI:
             )
 
     return app
+
+
+async def _lesson(classroom: asyncio.Lock) -> AsyncIterator[str]:
+    """The events of one training, which ends when whoever looks on leaves."""
+    try:
+        events = Lesson().events()
+        while (event := await run_in_threadpool(next, events, None)) is not None:
+            yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
+    finally:
+        classroom.release()
 
 
 def _tensor(tensor: Any) -> Response:
@@ -103,7 +152,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     def fault(request: Request, error: Exception) -> JSONResponse:
-        log.exception("%s %s", request.method, request.url.path)
+        log.error("%s %s", request.method, request.url.path, exc_info=error)
         return _problem(f"{type(error).__name__}: {error}", 500)
 
 

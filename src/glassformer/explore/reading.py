@@ -19,6 +19,7 @@ from glassformer.data.images import normalise, read_image
 from glassformer.errors import UserError
 from glassformer.explore.models import Opened
 from glassformer.explore.problem import Problem, TooLong
+from glassformer.explore.tokens import is_byte
 from glassformer.sentences import Direction, checked, direction_of
 
 MOST_CHARACTERS = 8000
@@ -125,7 +126,7 @@ def _text(opened: Opened, request: RunRequest, text: str, most: int) -> Source:
     told += [tokens.one(index, span) for index, span in pieces]
     told += [tokens.one(index) for index in after]
     for token in told:  # what stands in the text says more than the piece
-        if token["span"] is not None and not token["special"]:
+        if token["span"] is not None and not token["special"] and not is_byte(token["piece"]):
             token["text"] = text[slice(*token["span"])] or token["text"]
     padding = request.pad or 0
     if not 0 <= padding <= MOST_PADDING:

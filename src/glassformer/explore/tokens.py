@@ -55,7 +55,7 @@ class Tokens:
 
     def _text(self, index: int, piece: str) -> str:
         """What a reader sees of a piece by itself, the blank before it, too."""
-        if index in self.special_ids or _BYTE.fullmatch(piece) or piece.startswith("#") and piece[1:] == str(index):
+        if index in self.special_ids or is_byte(piece) or piece.startswith("#") and piece[1:] == str(index):
             return piece
         if SPACE in piece:
             return piece.replace(SPACE, " ")
@@ -104,6 +104,11 @@ class Tokens:
         best = logprobs_V.topk(min(count, logprobs_V.shape[-1]))
         pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
         return [{"token": self.one(index), "logprob": finite(logprob)} for index, logprob in pairs]
+
+
+def is_byte(piece: str) -> bool:
+    """Whether a piece stands for one byte of a character that has none."""
+    return _BYTE.fullmatch(piece) is not None
 
 
 def finite(number: float) -> float:
