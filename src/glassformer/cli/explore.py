@@ -51,7 +51,7 @@ def explore(
         asked = {"text": text, "from": source, "to": to}
         fragment = urlencode({key: value for key, value in asked.items() if value})
         name = f"[{host}]" if ":" in host else host
-        print(f"http://{name}:{listening.getsockname()[1]}/{'#' + fragment if fragment else ''}", flush=True)
+        print(f"http://{name}:{listening.getsockname()[1]}/{'#map?' + fragment if fragment else ''}", flush=True)
         _serve(app, listening)
 
 
