@@ -18,7 +18,8 @@ from glassformer.errors import UserError
 from glassformer.families.same import refuse_difference
 from glassformer.header import Framing
 from glassformer.interop import ct2
-from tests.randomised import random_model
+from glassformer.text.vocabulary import listed
+from tests.randomised import random_model, randomise
 
 VOCAB, TARGET_VOCAB = 23, 19
 
@@ -125,9 +126,89 @@ def test_any_model_is_written_for_ctranslate2_and_read_back(tmp_path_factory, co
     torch.testing.assert_close(logprobs, torch.tensor(theirs.log_probs), rtol=1e-4, atol=1e-4)
 
 
+@st.composite
+def decoders(draw: st.DrawFn) -> ModelConfig:
+    """What CTranslate2 can represent of one stack: GPT-2, LLaMA, Qwen2, GPT-NeoX and what lies between."""
+    n_heads, bias, pre = draw(st.sampled_from([1, 2, 4])), draw(st.booleans()), draw(st.booleans())
+    parallel = pre and draw(st.booleans())
+    norm = dict(
+        type="layer" if parallel else draw(st.sampled_from(["rms", "layer"])), eps=draw(st.sampled_from([1e-6, 1e-3]))
+    )
+    turned = draw(st.booleans())
+    rotary = dict(
+        base=draw(st.sampled_from([100.0, 10000.0])),
+        fraction=draw(st.sampled_from([0.5, 1.0])),
+        layout=draw(st.sampled_from(["halves", "interleaved"])),
+        scaling=draw(st.sampled_from([None, dict(type="linear", factor=2.0)])),
+        max_len=draw(st.sampled_from([None, 64])),
+    )
+    mixer = dict(
+        n_heads=n_heads,
+        n_kv_heads=draw(st.sampled_from([None, *(k for k in (1, 2) if n_heads % k == 0 and k < n_heads)])),
+        d_head=4,
+        causal=True,
+        bias=bias,
+        out_bias=draw(st.booleans()),
+        scale=draw(st.sampled_from([None, 0.3])),
+        rotary=rotary if turned else None,
+    )
+    ffn = dict(
+        type=draw(st.sampled_from(["gated", "mlp"])),
+        d_ff=6,
+        bias=draw(st.booleans()),
+        activation=draw(st.sampled_from(ct2.ACTIVATIONS)),
+    )
+    block = dict(mixer=mixer, ffn=ffn, norm=norm, order="pre" if pre else "post", parallel=parallel)
+    position = draw(st.sampled_from([dict(type="learned", max_len=20), dict(type="sinusoidal", max_len=20)]))
+    stack = dict(
+        position=None if turned else position,
+        input_norm=norm if draw(st.booleans()) else None,
+        final_norm=norm if pre else None,
+        blocks=[block] * draw(st.integers(1, 2)),
+    )
+    embed, tie = dict(vocab_size=VOCAB, scale=draw(st.booleans())), draw(st.booleans())
+    head = dict(bias=draw(st.booleans()))
+    return ModelConfig.from_dict(dict(d_model=8, embed=embed, decoder=stack, tie=tie, head=head))
+
+
+@settings(max_examples=20)
+@given(decoders(), st.integers(0, 10**6), st.sampled_from([None, "float16", "int8"]))
+def test_any_decoder_is_written_for_ctranslate2_and_read_back(tmp_path_factory, config, seed, quantisation):
+    folder, model = tmp_path_factory.mktemp("ct2") / "out", random_model(config, seed)
+    ct2.save(folder, model, None, Framing(before=(1,), after=(2,), ends=(2,)), quantisation)
+    again = ct2.load(folder)
+    assert (again.framing.before, again.framing.ends) == ((1,), (2,))
+    read = [1, 4, 9, 7, 5, 11, 8]
+    with torch.no_grad():
+        ours, back = (m(torch.tensor([read])) for m in (model, again.model))
+    if quantisation is None:
+        torch.testing.assert_close(back, ours, rtol=1e-5, atol=1e-5)
+    generator = ctranslate2.Generator(str(folder), compute_type="float32", intra_threads=1)
+    (theirs,) = generator.score_batch([[f"<{index}>" for index in read]])
+    logprobs = back.log_softmax(-1)[0, range(6), read[1:]]
+    torch.testing.assert_close(logprobs, torch.tensor(theirs.log_probs), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("preset", ["gpt2-tiny", "llama-tiny", "qwen2-tiny", "neox-tiny"])
+def test_a_decoder_writes_the_same_text_under_ctranslate2(tmp_path: Path, preset: str) -> None:
+    model = randomise(gf.build(preset, vocab_size=VOCAB, **({"dropout": 0.0} if "gpt2" in preset else {}))).eval()
+    tokenizer = listed(["<pad>", "<s>", "</s>", *(f"{chr(97 + index)}" for index in range(VOCAB - 3))])
+    ct2.save(tmp_path / "out", model, tokenizer, Framing(before=(1,), ends=(2,)))
+    ours, theirs = gf.load(tmp_path / "out"), ctranslate2.Generator(str(tmp_path / "out"), compute_type="float32")
+    prompt = ["<s>", "c", "a", "b"]
+    (told,) = theirs.generate_batch([prompt], max_length=9, include_prompt_in_result=False)
+    ids = told.sequences_ids[0]
+    assert len(ids) > 2 and ours.generate("cab", max_new_tokens=9) == ours.tokenizer.decode(ids)
+
+
 @pytest.mark.parametrize(
     ("preset", "said"),
-    [("llama-tiny", "CTranslate2"), ("bert-tiny", "CTranslate2"), ("transformer-teaching", None)],
+    [
+        ("mistral-tiny", "CTranslate2"),
+        ("gpt3-tiny", "CTranslate2"),
+        ("bert-tiny", "CTranslate2"),
+        ("transformer-teaching", None),
+    ],
 )
 def test_what_ctranslate2_cannot_hold_is_refused_and_leaves_nothing(
     tmp_path: Path, preset: str, said: str | None

@@ -1,4 +1,4 @@
-"""CTranslate2 models, in and out: encoder–decoders, and decoders without rotary positions.
+"""CTranslate2 models, in and out: encoder–decoders, and decoders such as GPT-2, LLaMA and GPT-NeoX.
 
 Reading needs nothing; writing goes through CTranslate2's own spec classes, which name whatever is missing. One table
 of rules serves both ways, and a model is written only if what was written reads back as the same configuration.
@@ -31,6 +31,7 @@ from glassformer.families.same import refuse_difference
 from glassformer.header import Framing
 from glassformer.interop.ct2_config import ACTIVATIONS, ENDLESS, configuration, own_sinusoids, rules, source_embedding
 from glassformer.interop.ct2_file import Variables
+from glassformer.interop.ct2_rotary import rotary_options, without_lengths
 from glassformer.models.build import build_model
 from glassformer.store import Loaded, atomic_directory, float_model
 from glassformer.text.tokenizer import Tokenizer
@@ -197,7 +198,7 @@ def save(
 
 def _canonical(model: Any) -> tuple[ModelConfig, dict[str, Tensor]]:
     """The model without rows of positions that nobody reads; and without a number where positions are endless."""
-    config, stacks = model.config, {}
+    config, stacks = without_lengths(model.config), {}
     weights = {name: tensor.detach().to("cpu", torch.float32) for name, tensor in model.state_dict().items()}
     for name, stack in config.stacks:
         if isinstance(stack.position, LearnedPositionConfig) and stack.position.first:
@@ -229,6 +230,10 @@ def _spec(config: ModelConfig) -> tuple[Any, Any]:
         if not of.blocks or of.blocks[0].mlp is None:
             raise UserError("CTranslate2 cannot represent this model: its blocks have no feed-forward part")
         first, activation = of.blocks[0], of.blocks[0].mlp.activation
+        if first.parallel:
+            more["parallel_residual"] = True
+        if first.attention.rotary is not None:
+            more |= rotary_options(first.attention.rotary, first.attention.head_size(config.d_model))
         made = kind(
             len(of.blocks),
             first.attention.n_heads,
@@ -278,6 +283,10 @@ def _register(spec: Any, config: ModelConfig, tokenizer: Tokenizer | None, frami
     options.unk_token = options.eos_token if unknown is None and options.eos_token in target else target[unknown or 0]
     if config.encoder is None:
         spec.register_vocabulary(target)
+        if framing is not None and framing.before:
+            options.bos_token = target[framing.before[0]]
+        # It reads prompts as they are given, and passes over the key: our own reading wants it.
+        options.add_attribute("add_source_bos", framing is not None and bool(framing.before))
         return
     source = pieces(tokenizer, config.embed.vocab_size)
     spec.register_source_vocabulary(source)

@@ -25,6 +25,7 @@ from glassformer.config import (
 )
 from glassformer.errors import UserError
 from glassformer.interop.ct2_file import Variables
+from glassformer.interop.ct2_rotary import read_rotary
 from glassformer.nn.position import sinusoids
 from glassformer.weights import Copy, Rule, Split, Tie, ignore
 
@@ -115,8 +116,9 @@ class _Reading:
             }
             buckets = self.variables.shape(table)[0]
             bias = T5BucketsConfig(buckets=buckets, max_distance=distances.pop(), bidirectional=name == "encoder")
+        turned = any(block.attention.rotary for block in blocks)
         stack = StackConfig(
-            position=None if bias else self.position(f"{name}/position_encodings/encodings", d_model),
+            position=None if bias or turned else self.position(f"{name}/position_encodings/encodings", d_model),
             bias=bias,
             input_norm=self.norm(f"{name}/layernorm_embedding"),
             blocks=blocks,
@@ -135,8 +137,9 @@ class _Reading:
         return LearnedPositionConfig(max_len=len(table_TD))
 
     def block(self, name: str, stack: str, pre: bool, heads: int, activation: int) -> BlockConfig:
-        norm = self.norm(f"{name}/self_attention/layer_norm")
-        if norm is None:
+        parallel = f"{name}/input_layer_norm/gamma" in self.variables
+        norm = self.norm(f"{name}/input_layer_norm" if parallel else f"{name}/self_attention/layer_norm")
+        if norm is None or (parallel and f"{name}/post_attention_layer_norm/gamma" not in self.variables):
             raise UserError(f"{name}: sub-layers without a norm of their own cannot be represented")
         cross = f"{name}/attention"
         ffn = GatedMLPConfig if f"{name}/ffn/linear_0_noact/weight" in self.variables else MLPConfig
@@ -150,6 +153,7 @@ class _Reading:
             ),
             norm=norm,
             order="pre" if pre else "post",
+            parallel=parallel,
         )
 
     def attention(self, name: str, heads: int, last: int, *, causal: bool = False) -> AttentionConfig:
@@ -166,6 +170,7 @@ class _Reading:
             bias=bias,
             out_bias=None if out_bias == bias else out_bias,
             scale=scale,
+            rotary=read_rotary(self.take, name, inner // heads),
         )
 
     def norm(self, name: str) -> NormConfig | None:
@@ -212,7 +217,10 @@ def rules(config: ModelConfig, source: str = "encoder/embeddings_0/weight") -> l
             mixer, bias = f"{theirs}/self_attention", f"{name}.bias.weight"
             table += _linear(f"{at}.mixer", ("query", "key", "value"), f"{mixer}/linear_0", heads, shared, shared)
             table += _linear(f"{at}.mixer", ("out",), f"{mixer}/linear_1", 1)
-            table += _norm(f"{at}.mixer_residual.norm", f"{mixer}/layer_norm")
+            own = ("input_layer_norm", "post_attention_layer_norm")
+            before = own if block.parallel else ("self_attention/layer_norm", "ffn/layer_norm")
+            table += _norm(f"{at}.mixer_residual.norm", f"{theirs}/{before[0]}")
+            table += _norm(f"{at}.ffn_residual.norm", f"{theirs}/{before[1]}")
             table.append(Rule(bias, f"{mixer}/relative_attention_bias", Tie() if i else Copy()))
             table += _linear(f"{at}.cross", ("query",), f"{theirs}/attention/linear_0", 1)
             table += _linear(f"{at}.cross", ("key", "value"), f"{theirs}/attention/linear_1", 1, 1)
@@ -222,7 +230,6 @@ def rules(config: ModelConfig, source: str = "encoder/embeddings_0/weight") -> l
             for part, linear in (("up", "linear_0_noact"), ("gate", "linear_0")) if gated else (("up", "linear_0"),):
                 table += _linear(f"{at}.ffn", (part,), f"{theirs}/ffn/{linear}", 1)
             table += _linear(f"{at}.ffn", ("down",), f"{theirs}/ffn/linear_1", 1)
-            table += _norm(f"{at}.ffn_residual.norm", f"{theirs}/ffn/layer_norm")
     return table
 
 
