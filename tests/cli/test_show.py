@@ -46,7 +46,7 @@ def test_list_names_every_preset_with_its_family_and_size_and_the_bundled_model(
     }
     assert all(said[name] == gf.build(name, "meta").num_parameters() for name in said)
     shipped = {row["model"]: row for row in rows if row["model"]}
-    assert set(shipped) == {"zh-en"} and shipped["zh-en"]["kind"] == "encoder-decoder"
+    assert set(shipped) == {"teaching", "zh-en"} and shipped["zh-en"]["kind"] == "encoder-decoder"
     assert shipped["zh-en"]["parameters"] == json.loads(say(capsys, "show", "zh-en", "--json"))["parameters"]
     out = say(capsys, "list")
     assert all(name in out and f"{count:,}" in out for name, count in said.items()) and "zh-en" in out
