@@ -54,13 +54,26 @@ def retention(draw: st.DrawFn) -> dict[str, Any]:
     return dict(n_heads=heads, d_head=optional(draw, 6), forget=optional(draw, [0.3, 0.01][:heads]), **more)
 
 
-RECURRENT: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {"retention": retention}
+def rwkv7(draw: st.DrawFn) -> dict[str, Any]:
+    ranks = dict(decay_rank=3, rate_rank=2, value_rank=optional(draw, 2), gate_rank=4)
+    return dict(n_heads=draw(st.sampled_from([1, 2])), **ranks)
+
+
+RECURRENT: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {
+    "retention": retention,
+    "lstm": lambda draw: dict(d_hidden=optional(draw, 5), bias=draw(st.booleans())),
+    "rwkv4": lambda draw: dict(d_attention=optional(draw, 6)),
+    "rwkv5": lambda draw: dict(n_heads=draw(st.sampled_from([1, 4])), gate=draw(st.booleans())),
+    "rwkv7": rwkv7,
+}
 """Recurrences, which stand in a decoder, and alone or in both directions in an encoder."""
 
 ATTENTIVE: dict[str, Callable[[st.DrawFn, bool], dict[str, Any]]] = {}
 """Kin of attention; the second argument says whether it stands in a decoder."""
 
-CHANNEL: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {}
+CHANNEL: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {
+    "channel-mix": lambda draw: dict(d_ff=6, gate=draw(st.booleans())),
+}
 """Feed-forward parts that remember."""
 
 

@@ -11,14 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_serializer, model_validator
-
 from glassformer.errors import UserError
-from glassformer.mixer_config import AttentionConfig as AttentionConfig
-from glassformer.mixer_config import BidirectionalConfig as BidirectionalConfig
-from glassformer.mixer_config import MixerConfig as MixerConfig
-from glassformer.mixer_config import RecurrentConfig as RecurrentConfig
-from glassformer.mixer_config import RetentionConfig as RetentionConfig
 from glassformer.position_config import AlibiConfig as AlibiConfig
 from glassformer.position_config import BiasConfig as BiasConfig
 from glassformer.position_config import DynamicScaling as DynamicScaling
@@ -36,6 +29,17 @@ from glassformer.schema import Positive as Positive
 from glassformer.schema import PositiveFloat as PositiveFloat
 from glassformer.schema import explain as explain
 from glassformer.schema import type_or
+from pydantic import Discriminator, Field, Tag, model_serializer, model_validator
+
+from glassformer.mixer_config import AttentionConfig as AttentionConfig
+from glassformer.mixer_config import BidirectionalConfig as BidirectionalConfig
+from glassformer.mixer_config import LSTMConfig as LSTMConfig
+from glassformer.mixer_config import MixerConfig as MixerConfig
+from glassformer.mixer_config import RecurrentConfig as RecurrentConfig
+from glassformer.mixer_config import RetentionConfig as RetentionConfig
+from glassformer.mixer_config import RWKV4Config as RWKV4Config
+from glassformer.mixer_config import RWKV5Config as RWKV5Config
+from glassformer.mixer_config import RWKV7Config as RWKV7Config
 
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "quick-gelu"]
@@ -79,8 +83,20 @@ class GatedMLPConfig(Config):
     bias: bool = False
 
 
+class ChannelMixConfig(Config):
+    """RWKV's feed-forward part, which sees the token before, too (Peng et al. 2023, arXiv:2305.13048, section 3.1)."""
+
+    type: Literal["channel-mix"] = "channel-mix"
+    d_ff: Positive
+    gate: bool = True
+    """Multiplied by a gate, as in RWKV-4 and RWKV-5; RWKV-7 has none."""
+
+
 FFNConfig = Annotated[
-    Annotated[MLPConfig, Tag("mlp")] | Annotated[GatedMLPConfig, Tag("gated")], Discriminator(type_or("mlp"))
+    Annotated[MLPConfig, Tag("mlp")]
+    | Annotated[GatedMLPConfig, Tag("gated")]
+    | Annotated[ChannelMixConfig, Tag("channel-mix")],
+    Discriminator(type_or("mlp")),
 ]
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
-
 from glassformer.position_config import RotaryConfig
 from glassformer.schema import Config, Positive, PositiveFloat, type_or
+from pydantic import Discriminator, Field, Tag
 
 
 class AttentionConfig(Config):
@@ -99,7 +98,64 @@ class RetentionConfig(RecurrentConfig):
         return None
 
 
-AnyRecurrentConfig = Annotated[Annotated[RetentionConfig, Tag("retention")], Discriminator("type")]
+class LSTMConfig(RecurrentConfig):
+    """Long short-term memory (Hochreiter and Schmidhuber 1997; Gers et al. 2000)."""
+
+    type: Literal["lstm"] = "lstm"
+    d_hidden: Positive | None = None
+    """Width of the memory; ``None`` means ``d_model``, and then no matrix stands behind it."""
+    bias: bool = True
+
+
+class RWKV4Config(RecurrentConfig):
+    """RWKV-4's time-mix (Peng et al. 2023, arXiv:2305.13048)."""
+
+    type: Literal["rwkv4"] = "rwkv4"
+    d_attention: Positive | None = None
+    """Number of channels; ``None`` means ``d_model``."""
+
+
+class _RWKVHeadsConfig(RecurrentConfig):
+    n_heads: Positive
+    eps: PositiveFloat = 64e-5
+    """Of the norm of each head."""
+
+    def problem(self, d_model: int) -> str | None:
+        """What keeps it from standing in a model of that width."""
+        if d_model % self.n_heads:
+            return f"d_model {d_model} is not a multiple of n_heads {self.n_heads}; change one"
+        return None
+
+
+class RWKV5Config(_RWKVHeadsConfig):
+    """RWKV-5's time-mix, of Eagle (Peng et al. 2024, arXiv:2404.05892)."""
+
+    type: Literal["rwkv5"] = "rwkv5"
+    gate: bool = True
+    """RWKV-5.2's gate; 5.1 has none."""
+
+
+class RWKV7Config(_RWKVHeadsConfig):
+    """RWKV-7's time-mix, of Goose (Peng et al. 2025, arXiv:2503.14456)."""
+
+    type: Literal["rwkv7"] = "rwkv7"
+    decay_rank: Positive = 64
+    """Features through which a token chooses how fast each channel decays."""
+    rate_rank: Positive = 64
+    """Likewise, how much of an old value it takes out."""
+    value_rank: Positive | None = None
+    """Likewise, how much of the first layer's value it takes on; ``None``, as in the first layer itself, is nothing."""
+    gate_rank: Positive = 128
+
+
+AnyRecurrentConfig = Annotated[
+    Annotated[RetentionConfig, Tag("retention")]
+    | Annotated[LSTMConfig, Tag("lstm")]
+    | Annotated[RWKV4Config, Tag("rwkv4")]
+    | Annotated[RWKV5Config, Tag("rwkv5")]
+    | Annotated[RWKV7Config, Tag("rwkv7")],
+    Discriminator("type"),
+]
 
 
 class BidirectionalConfig(Config):
@@ -126,6 +182,10 @@ class BidirectionalConfig(Config):
 MixerConfig = Annotated[
     Annotated[AttentionConfig, Tag("attention")]
     | Annotated[RetentionConfig, Tag("retention")]
+    | Annotated[LSTMConfig, Tag("lstm")]
+    | Annotated[RWKV4Config, Tag("rwkv4")]
+    | Annotated[RWKV5Config, Tag("rwkv5")]
+    | Annotated[RWKV7Config, Tag("rwkv7")]
     | Annotated[BidirectionalConfig, Tag("bidirectional")],
     Discriminator(type_or("attention")),
 ]

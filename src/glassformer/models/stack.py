@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from glassformer.nn.bias import build_bias
+from glassformer.nn.dropout import Dropout
+from glassformer.nn.norm import build_norm
+from glassformer.nn.position import PositionTable
+from glassformer.nn.recurrence import Recurrence
+from glassformer.nn.state import BlockState
 from torch import Tensor, nn
 
 from glassformer.config import AttentionConfig, StackConfig
 from glassformer.nn import mask as masks
 from glassformer.nn import rotary
-from glassformer.nn.bias import build_bias
 from glassformer.nn.block import Block
-from glassformer.nn.dropout import Dropout
 from glassformer.nn.mixer import Context
-from glassformer.nn.norm import build_norm
-from glassformer.nn.position import PositionTable
-from glassformer.nn.recurrence import Recurrence
-from glassformer.nn.state import BlockState
 from glassformer.nn.tap import Tap
 
 
@@ -70,7 +70,7 @@ class Stack(nn.Module):
             tables = {config: rotary.tables(config, size, at, end) for config, size in self._rotary.items()}
         bias_HTS = None if self.bias is None else self.bias(n_tokens, end).to(x_BTD.device)
         holes = self._recurrent and ctx.mask_BS is not None and ctx.start == 0 and masks.holes(ctx.mask_BS)
-        return replace(ctx, positions_BT=positions_BT, bias_HTS=bias_HTS, rotary=tables, holes=holes)
+        return replace(ctx, positions_BT=positions_BT, bias_HTS=bias_HTS, rotary=tables, holes=holes, slots={})
 
     def init_states(self, memory_BSD: Tensor | None) -> list[BlockState]:
         """One empty state for each block."""

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
+from glassformer.nn.rwkv import ChannelMix
+from glassformer.nn.state import State
 from torch import Tensor, nn
 
-from glassformer.config import Config, FFNConfig, GatedMLPConfig, MLPConfig
+from glassformer.config import ChannelMixConfig, Config, FFNConfig, GatedMLPConfig, MLPConfig
 from glassformer.nn.mixer import Context, Part
-from glassformer.nn.state import State
 from glassformer.nn.tap import Tap
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -54,7 +55,11 @@ class GatedMLP(Part):
         return self.result(self.down(self.post(gate_BTF * self.linear(self.up(x_BTD)))))
 
 
-FFNS: dict[type[Config], Callable[[Any, int], Part]] = {MLPConfig: MLP, GatedMLPConfig: GatedMLP}
+FFNS: dict[type[Config], Callable[[Any, int], Part]] = {
+    MLPConfig: MLP,
+    GatedMLPConfig: GatedMLP,
+    ChannelMixConfig: ChannelMix,
+}
 
 
 def build_ffn(config: FFNConfig, d_model: int) -> Part:

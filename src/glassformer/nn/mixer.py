@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from glassformer.nn.state import State
 from torch import Tensor, nn
 
 from glassformer.config import RotaryConfig
-from glassformer.nn.state import State
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Context:
         bias_HTS: Added to the scores of self-attention.
         rotary: For each rotary configuration of the stack, the cosines and sines of this pass' tokens.
         holes: Whether padding stands between real tokens of some row; told where a mixer needs to know.
+        slots: What a layer leaves for the later ones of its stack, by name.
     """
 
     start: int = 0
@@ -34,6 +35,7 @@ class Context:
     bias_HTS: Tensor | None = None
     rotary: Mapping[RotaryConfig, tuple[Tensor, Tensor]] = field(default_factory=dict)
     holes: bool = False
+    slots: dict[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ def recording() -> bool:
 _backwards: ContextVar[bool] = ContextVar("glassformer_backwards", default=False)
 
 
+def reading_backwards() -> bool:
+    """Whether the current call reads the last token first."""
+    return _backwards.get()
+
+
 @contextmanager
 def backwards() -> Iterator[None]:
     """What is inside reads the last token first; a recorder sees it in the order of the text all the same."""
