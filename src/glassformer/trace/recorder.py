@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -22,6 +25,7 @@ class Trace(Mapping[str, Tensor]):
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._names = {id(module): name for name, module in model.named_modules() if isinstance(module, Tap)}
         self._axes: dict[str, str] = {}
         self._values: dict[str, list[Tensor]] = {}
@@ -49,6 +53,33 @@ class Trace(Mapping[str, Tensor]):
     def steps(self, name: str) -> list[Tensor]:
         """Every value that passed this tap, in order."""
         return self._values[name]
+
+    def manifest(self) -> dict[str, dict[str, Any]]:
+        """Of each tensor its axes, shape, the part that it is recorded in, and the names of what it is computed from.
+
+        Parts and parents are told of whole models, which run once more over two tokens to find out.
+        """
+        told = {name: {"axes": self.axes(name), "shape": list(self[name].shape)} for name in self}
+        if hasattr(self._model, "config") and hasattr(self._model, "taps"):
+            from glassformer.trace.manifest import manifest
+
+            for name, tensor in manifest(self._model).tensors.items():
+                if name in told:
+                    told[name] |= {"axes": tensor.axes, "part": tensor.part, "parents": list(tensor.parents)}
+        return told
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes every tensor into a safetensors file, whose metadata holds the manifest as JSON, as ``manifest``."""
+        from glassformer.store import save_tensors
+
+        tensors = {name: value.to("cpu", copy=True).contiguous() for name, value in self.items()}
+        save_tensors(tensors, Path(path), {"manifest": json.dumps(self.manifest(), ensure_ascii=False)})
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from glassformer.trace.notebook import to_html
+
+        return to_html(self)
 
 
 @contextmanager
