@@ -135,7 +135,7 @@ class Models:
         paths: dict[str, Path] = {}
         for model in given:
             path = find_model(model)
-            name = model if BUNDLED / model == path else path.resolve().name or str(path)
+            name = model if model in bundled_models() else path.resolve().name or str(path)
             place = 2
             while name in paths and paths[name] != path:
                 name, place = f"{path.resolve().name}-{place}", place + 1
