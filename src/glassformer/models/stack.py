@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from glassformer.nn.bias import build_bias
-from glassformer.nn.dropout import Dropout
-from glassformer.nn.norm import build_norm
-from glassformer.nn.position import PositionTable
-from glassformer.nn.recurrence import Recurrence
-from glassformer.nn.state import BlockState
 from torch import Tensor, nn
 
 from glassformer.config import AttentionConfig, StackConfig
 from glassformer.nn import mask as masks
 from glassformer.nn import rotary
+from glassformer.nn.bias import build_bias
 from glassformer.nn.block import Block
+from glassformer.nn.dropout import Dropout
 from glassformer.nn.mixer import Context
+from glassformer.nn.norm import build_norm
+from glassformer.nn.position import PositionTable
+from glassformer.nn.recurrence import Recurrence
+from glassformer.nn.state import BlockState
 from glassformer.nn.tap import Tap
 
 

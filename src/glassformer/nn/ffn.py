@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
-from glassformer.nn.rwkv import ChannelMix
-from glassformer.nn.state import State
 from torch import Tensor, nn
 
 from glassformer.config import ChannelMixConfig, Config, FFNConfig, GatedMLPConfig, MLPConfig
 from glassformer.nn.mixer import Context, Part
+from glassformer.nn.rwkv import ChannelMix
+from glassformer.nn.state import State
 from glassformer.nn.tap import Tap
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from glassformer.nn.state import State
 from torch import Tensor, nn
 
 from glassformer.config import RotaryConfig
+from glassformer.nn.state import State
 
 
 @dataclass(frozen=True)
