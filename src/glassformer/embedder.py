@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from glassformer.engines.engine import Engine
 from glassformer.errors import UserError
 from glassformer.header import Framing
+from glassformer.interop.sentence_transformers import POOLINGS, Settings
 from glassformer.sentences import Row, checked
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-POOLINGS = {"mean": "mean", "cls": "first", "last": "last"}
 BATCH = 32
 READ_AHEAD = 1024
 """Texts that are sorted by length together."""
@@ -34,59 +31,6 @@ class Embedding(TypedDict):
     text: str
     embedding: list[float]
     truncated: bool
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How vectors are made where the caller does not say.
-
-    Attributes:
-        pooling: One of `POOLINGS`.
-        normalise: Give vectors length 1.
-        max_length: Most tokens of a text, special ones included; None is the model's positions.
-    """
-
-    pooling: str = "mean"
-    normalise: bool = True
-    max_length: int | None = None
-
-    @classmethod
-    def read(cls, path: Path) -> Settings | None:
-        """Those of a sentence-transformers directory; None where it is none.
-
-        Raises:
-            UserError: It pools in a way that we cannot, or does more to a vector than to pool and normalise it.
-        """
-        if not (path / "modules.json").is_file():
-            return None
-        modules = [(each["type"].rpartition(".")[2], path / each["path"]) for each in _json(path / "modules.json")]
-        pooling = "mean"
-        for kind, folder in modules:
-            if kind == "Pooling":
-                pooling = _pooling(folder / "config.json")
-            elif kind not in ("Transformer", "Normalize"):
-                raise UserError(f"{path / 'modules.json'}: a module of type {kind} cannot be represented")
-        limits = path / "sentence_bert_config.json"
-        limit = _json(limits).get("max_seq_length") if limits.is_file() else None
-        return cls(pooling, any(kind == "Normalize" for kind, _ in modules), limit)
-
-
-def _pooling(file: Path) -> str:
-    names = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last"}
-    data = _json(file)
-    modes = [key for key, value in data.items() if key.startswith("pooling_mode_") and value]
-    if len(modes) != 1 or modes[0] not in names:
-        raise UserError(f"{file}: {' and '.join(modes) or 'no mode'} cannot be represented, only {', '.join(names)}")
-    return names[modes[0]]
-
-
-def _json(file: Path) -> Any:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{file}: missing, though modules.json names it") from None
-    except ValueError as error:
-        raise UserError(f"{file}: not valid JSON ({error})") from None
 
 
 class Embedder:

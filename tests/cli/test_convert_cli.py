@@ -13,6 +13,7 @@ from glassformer.cli import main as shell
 from glassformer.header import Framing
 from glassformer.interop import convert as converting
 from glassformer.interop import hf
+from glassformer.interop.sentence_transformers import Settings
 from glassformer.store import save_model
 from glassformer.text.vocabulary import listed
 from tests.randomised import randomise
@@ -84,3 +85,32 @@ def test_mistakes_are_one_line_and_leave_nothing(theirs: Path, tmp_path: Path, c
     (theirs / "config.json").write_text(json.dumps({**config, "normalize_before": True}))
     assert "normalize_before True cannot be represented" in complaint(capsys, theirs, tmp_path / "o")
     assert [path.name for path in tmp_path.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+@pytest.mark.parametrize("normalise", [True, False])
+def test_how_vectors_are_made_goes_along(tmp_path: Path, pooling: str, normalise: bool) -> None:
+    model = randomise(gf.build("bert-tiny", d_model=16, n_heads=2, d_ff=16, vocab_size=8, max_len=32), 4).eval()
+    tokenizer = listed(["<pad>", "<s>", "</s>", "<unk>", "a", "b", "c", "d"])
+    hf.save(tmp_path / "theirs", model, tokenizer, Framing(before=(1,), after=(2,)))
+    settings = Settings(pooling, normalise, 7)
+    settings.write(tmp_path / "theirs", 16)
+    # As sentence-transformers' own readers look for it.
+    modules = json.loads((tmp_path / "theirs/modules.json").read_text())
+    assert [each["type"].split(".")[-1] for each in modules] == ["Transformer", "Pooling", "Normalize"][: 2 + normalise]
+    told = json.loads((tmp_path / "theirs/1_Pooling/config.json").read_text())
+    assert [key for key, value in told.items() if value is True] == [
+        {"mean": "pooling_mode_mean_tokens", "cls": "pooling_mode_cls_token", "last": "pooling_mode_lasttoken"}[pooling]
+    ]
+    first = gf.load(tmp_path / "theirs")
+    texts = ["abba", "c d", "abcdabcdabcd"]
+    for source, to in (("theirs", "glassformer"), ("glassformer", "hf")):
+        gf.convert(tmp_path / source, tmp_path / to, to)
+        assert Settings.read(tmp_path / to) == settings
+        again = gf.load(tmp_path / to)
+        assert again.limit == first.limit == 7
+        torch.testing.assert_close(
+            torch.tensor(again.embed(texts)), torch.tensor(first.embed(texts)), atol=1e-6, rtol=0
+        )
+    compared = gf.convert(tmp_path / "hf", tmp_path / "onnx", "onnx")
+    assert "onnx does not keep how sentence-transformers pools" in str(compared)

@@ -130,6 +130,20 @@ def test_a_scored_vocabulary_and_its_framing_are_read(tmp_path: Path) -> None:
     assert loaded._ids("<s>ab", None, None)[0] == 1 and loaded._ids("<s>ab", None, None).count(1) == 1
 
 
+@pytest.mark.parametrize("to", ["glassformer", "hf", "ct2"])
+def test_a_file_is_converted_with_its_tokenizer_and_its_chats(tmp_path: Path, to: str) -> None:
+    write(tmp_path / "m.gguf", model_of(len(PIECES)), "llama", "Q8_0", SCORED)
+    told = gf.convert(tmp_path / "m.gguf", tmp_path / to, to)
+    assert told.difference is not None and told.difference < 1e-4
+    assert "a gguf source cannot be run here; so the result is compared with our reading" in str(told)
+    first, again = gf.load(tmp_path / "m.gguf"), gf.load(tmp_path / to)
+    asked = dict(max_new_tokens=9, chat=False)
+    assert again.generate("ab abc", **asked) == first.generate("ab abc", **asked) != ""
+    if to != "ct2":  # which has no place for a template
+        assert again.framing.chat_template == SCORED["tokenizer.chat_template"]
+        assert again.generate("ab", max_new_tokens=9) == first.generate("ab", max_new_tokens=9)
+
+
 @pytest.mark.parametrize(
     "harm, said",
     [

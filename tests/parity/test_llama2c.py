@@ -7,6 +7,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import pytest
 import torch
 
@@ -98,6 +99,22 @@ def test_both_versions_are_read(tmp_path: Path, version: int, tie: bool) -> None
     loaded = gf.load(tmp_path / "m.bin")
     assert loaded.model.config == model.config and loaded.tokenizer is None
     assert torch.equal(loaded.model(ids(40, 2, 9)), model(ids(40, 2, 9)))
+
+
+@pytest.mark.parametrize("to", ["glassformer", "hf", "ct2"])
+def test_the_stories_are_told_in_every_format(tmp_path: Path, shared: Path, to: str) -> None:
+    source = shared / FOLDER / "stories260K.bin"
+    told = gf.convert(source, tmp_path / to, to)
+    assert told.difference is not None and told.difference < 1e-4 and "a llama2c source cannot be run here" in str(told)
+    first, again = gf.load(source), gf.load(tmp_path / to)
+    asked = dict(max_new_tokens=60, temperature=0)
+    assert again.generate("One day, Lily", **asked) == first.generate("One day, Lily", **asked)
+    if to == "ct2":
+        story = ctranslate2.Generator(str(tmp_path / to), compute_type="float32", intra_threads=1)
+        prompt = first.tokenizer.tokens(first._ids("One day, Lily", None, None))
+        (wrote,) = story.generate_batch([prompt], max_length=60, include_prompt_in_result=False)
+        text = first.tokenizer.decode(first._ids("One day, Lily", None, None) + wrote.sequences_ids[0])
+        assert text == "One day, Lily" + first.generate("One day, Lily", **asked)
 
 
 @torch.no_grad()

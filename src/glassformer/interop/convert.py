@@ -26,9 +26,12 @@ from glassformer.config import ModelConfig, PatchEmbedConfig
 from glassformer.errors import UserError
 from glassformer.header import Framing
 from glassformer.interop import ct2, hf, onnx
+from glassformer.interop.sentence_transformers import Settings
 from glassformer.store import Loaded, load_model, save_model
 
 TARGETS = ("glassformer", "hf", "ct2", "onnx")
+KEEP_SETTINGS = ("glassformer", "hf")
+"""Formats that say beside a model how its vectors are made."""
 TOLERANCE = 1e-3
 """The largest difference that a result may have, as a share of the largest logit (or of 1, if that is less)."""
 ROWS, LENGTH, TARGET_LENGTH = 3, 12, 7
@@ -90,8 +93,13 @@ def convert(source: Path, destination: Path, to: str = "glassformer", quantisati
     loaded = load_model(source) if form is None else interop.load(source, form)
     scratch = destination.with_name(f".{destination.name}.{os.getpid()}.converted")
     try:
+        settings = Settings.read(source) if source.is_dir() else None
         _write(scratch, loaded, to, quantisation)
+        if settings is not None and to in KEEP_SETTINGS:
+            settings.write(scratch, loaded.model.config.d_model)
         compared = _compare(source, form or "glassformer", loaded, scratch, to)
+        if settings is not None and to not in KEEP_SETTINGS:
+            compared.notes.append(f"{to} does not keep how sentence-transformers pools")
         if compared.difference is not None and quantisation is None and compared.difference > TOLERANCE:
             raise UserError(f"{destination}: not written, since the result is another model: {compared}")
         os.replace(scratch, destination)
