@@ -29,7 +29,7 @@ export function percent(value: number): string {
 /** 9158144 → "9.16 M". */
 export function count(value: number): string {
   for (const [unit, name] of [[1e12, ' T'], [1e9, ' B'], [1e6, ' M'], [1e3, ' k']] as const)
-    if (value >= unit) return (value / unit).toPrecision(3).replace(/\.?0+$/, '') + name
+    if (value >= unit) return Number((value / unit).toPrecision(3)) + name
   return String(value)
 }
 

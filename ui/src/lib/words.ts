@@ -2,10 +2,10 @@
 
 import { language } from './state.svelte'
 
-/** Both languages side by side; the compiler sees to it that no word is missing. `{n}` in a text takes `values.n`. */
+/** Both languages side by side; the compiler sees to it that no word is missing. `{n}` in a text takes `values.n`; an unknown key gives ''. */
 export function dictionary<const T extends Record<string, string>>(en: T, zh: Record<keyof T, string>) {
   return (key: keyof T & string, values: Record<string, string | number> = {}): string => {
-    const text: string = (language() === 'zh' ? zh : en)[key]
+    const text: string = (language() === 'zh' ? zh : en)[key] ?? ''
     return text.replace(/\{(\w+)\}/g, (whole, name) => String(values[name] ?? whole))
   }
 }
