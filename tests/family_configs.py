@@ -54,6 +54,21 @@ def retention(draw: st.DrawFn) -> dict[str, Any]:
     return dict(n_heads=heads, d_head=optional(draw, 6), forget=optional(draw, [0.3, 0.01][:heads]), **more)
 
 
+def mamba(draw: st.DrawFn) -> dict[str, Any]:
+    inner = dict(d_inner=optional(draw, 5), d_state=draw(st.sampled_from([1, 3])), dt_rank=optional(draw, 2))
+    kinds = dict(bias=draw(st.booleans()), conv_bias=draw(st.booleans()), activation=draw(st.sampled_from(ACTIVATIONS)))
+    return dict(**inner, **kinds, d_conv=draw(st.sampled_from([1, 2, 4])))
+
+
+def mamba2(draw: st.DrawFn) -> dict[str, Any]:
+    sizes = dict(
+        zip(("n_heads", "n_groups", "d_head"), draw(st.sampled_from([(1, 1, 4), (2, 2, 3), (4, 2, 2)])), strict=True)
+    )
+    kinds = dict(bias=draw(st.booleans()), conv_bias=draw(st.booleans()), norm_groups=optional(draw, 1))
+    more = dict(dt_range=optional(draw, [0.2, 0.9]), chunk=draw(st.sampled_from([1, 3, 64])))
+    return dict(**sizes, **kinds, **more, d_state=draw(st.sampled_from([1, 3])), d_conv=draw(st.sampled_from([1, 4])))
+
+
 def rwkv7(draw: st.DrawFn) -> dict[str, Any]:
     ranks = dict(decay_rank=3, rate_rank=2, value_rank=optional(draw, 2), gate_rank=4)
     return dict(n_heads=draw(st.sampled_from([1, 2])), **ranks)
@@ -61,6 +76,8 @@ def rwkv7(draw: st.DrawFn) -> dict[str, Any]:
 
 RECURRENT: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {
     "retention": retention,
+    "mamba": mamba,
+    "mamba2": mamba2,
     "lstm": lambda draw: dict(d_hidden=optional(draw, 5), bias=draw(st.booleans())),
     "rwkv4": lambda draw: dict(d_attention=optional(draw, 6)),
     "rwkv5": lambda draw: dict(n_heads=draw(st.sampled_from([1, 4])), gate=draw(st.booleans())),

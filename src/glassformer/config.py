@@ -11,7 +11,22 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Annotated, Any, Literal, Self
 
+from pydantic import Discriminator, Field, Tag, model_serializer, model_validator
+
 from glassformer.errors import UserError
+from glassformer.mixer_config import Activation as Activation
+from glassformer.mixer_config import AttentionConfig as AttentionConfig
+from glassformer.mixer_config import BidirectionalConfig as BidirectionalConfig
+from glassformer.mixer_config import LSTMConfig as LSTMConfig
+from glassformer.mixer_config import Mamba2Config as Mamba2Config
+from glassformer.mixer_config import MambaConfig as MambaConfig
+from glassformer.mixer_config import MixerConfig as MixerConfig
+from glassformer.mixer_config import RecurrentConfig as RecurrentConfig
+from glassformer.mixer_config import RetentionConfig as RetentionConfig
+from glassformer.mixer_config import RWKV4Config as RWKV4Config
+from glassformer.mixer_config import RWKV5Config as RWKV5Config
+from glassformer.mixer_config import RWKV7Config as RWKV7Config
+from glassformer.mixer_config import StateSpaceConfig as StateSpaceConfig
 from glassformer.position_config import AlibiConfig as AlibiConfig
 from glassformer.position_config import BiasConfig as BiasConfig
 from glassformer.position_config import DynamicScaling as DynamicScaling
@@ -29,20 +44,8 @@ from glassformer.schema import Positive as Positive
 from glassformer.schema import PositiveFloat as PositiveFloat
 from glassformer.schema import explain as explain
 from glassformer.schema import type_or
-from pydantic import Discriminator, Field, Tag, model_serializer, model_validator
-
-from glassformer.mixer_config import AttentionConfig as AttentionConfig
-from glassformer.mixer_config import BidirectionalConfig as BidirectionalConfig
-from glassformer.mixer_config import LSTMConfig as LSTMConfig
-from glassformer.mixer_config import MixerConfig as MixerConfig
-from glassformer.mixer_config import RecurrentConfig as RecurrentConfig
-from glassformer.mixer_config import RetentionConfig as RetentionConfig
-from glassformer.mixer_config import RWKV4Config as RWKV4Config
-from glassformer.mixer_config import RWKV5Config as RWKV5Config
-from glassformer.mixer_config import RWKV7Config as RWKV7Config
 
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
-Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "quick-gelu"]
 
 
 class LayerNormConfig(Config):

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+from pydantic import Discriminator, Field, Tag
+
 from glassformer.position_config import RotaryConfig
 from glassformer.schema import Config, Positive, PositiveFloat, type_or
-from pydantic import Discriminator, Field, Tag
+
+Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "quick-gelu"]
 
 
 class AttentionConfig(Config):
@@ -98,6 +101,73 @@ class RetentionConfig(RecurrentConfig):
         return None
 
 
+class StateSpaceConfig(RecurrentConfig):
+    """What both Mambas have."""
+
+    d_conv: Positive = 4
+    """Tokens that the convolution sees, this one included."""
+    bias: bool = False
+    """Of the linear layers in and out."""
+    conv_bias: bool = True
+    activation: Activation = "silu"
+    dt_min: PositiveFloat = 0.001
+    """The least step size that is drawn at first."""
+    dt_max: PositiveFloat = 0.1
+    """The largest one."""
+
+
+class MambaConfig(StateSpaceConfig):
+    """A selective state space for each inner feature (Gu and Dao 2023, arXiv:2312.00752)."""
+
+    type: Literal["mamba"] = "mamba"
+    d_inner: Positive | None = None
+    """Inner features; ``None`` means ``2 · d_model`` (section 3.4)."""
+    d_state: Positive = 16
+    """Numbers that each of them remembers."""
+    dt_rank: Positive | None = None
+    """Rank of the step sizes' projection; ``None`` means ``d_model / 16``, rounded up."""
+
+    def inner(self, d_model: int) -> int:
+        """Number of inner features."""
+        return self.d_inner or 2 * d_model
+
+    def rank(self, d_model: int) -> int:
+        """Rank of the step sizes' projection."""
+        return self.dt_rank or -(-d_model // 16)
+
+
+class Mamba2Config(StateSpaceConfig):
+    """Selective state spaces in heads, one decay for each (Dao and Gu 2024, arXiv:2405.21060)."""
+
+    type: Literal["mamba2"] = "mamba2"
+    n_heads: Positive
+    d_head: Positive = 64
+    n_groups: Positive = 1
+    """Groups of heads that share what enters the state and how it is read."""
+    d_state: Positive = 128
+    """Numbers that each feature of a head remembers."""
+    norm_groups: Positive | None = None
+    """Groups of features that are normed by themselves behind the gate; ``None`` means ``n_groups``."""
+    dt_range: tuple[Annotated[float, Field(ge=0)], PositiveFloat] | None = None
+    """Step sizes are kept within it."""
+    chunk: Positive = 64
+    """Tokens that are read in parallel; longer texts are read chunk after chunk. It changes no result."""
+    eps: PositiveFloat = 1e-5
+
+    @property
+    def inner(self) -> int:
+        """Number of inner features."""
+        return self.n_heads * self.d_head
+
+    def problem(self, d_model: int) -> str | None:
+        """What keeps it from standing in a model."""
+        if self.n_heads % self.n_groups:
+            return f"n_heads {self.n_heads} is not a multiple of n_groups {self.n_groups}; change one"
+        if self.inner % (self.norm_groups or 1):
+            return f"n_heads · d_head {self.inner} is not a multiple of norm_groups {self.norm_groups}; change one"
+        return None
+
+
 class LSTMConfig(RecurrentConfig):
     """Long short-term memory (Hochreiter and Schmidhuber 1997; Gers et al. 2000)."""
 
@@ -150,6 +220,8 @@ class RWKV7Config(_RWKVHeadsConfig):
 
 AnyRecurrentConfig = Annotated[
     Annotated[RetentionConfig, Tag("retention")]
+    | Annotated[MambaConfig, Tag("mamba")]
+    | Annotated[Mamba2Config, Tag("mamba2")]
     | Annotated[LSTMConfig, Tag("lstm")]
     | Annotated[RWKV4Config, Tag("rwkv4")]
     | Annotated[RWKV5Config, Tag("rwkv5")]
@@ -182,6 +254,8 @@ class BidirectionalConfig(Config):
 MixerConfig = Annotated[
     Annotated[AttentionConfig, Tag("attention")]
     | Annotated[RetentionConfig, Tag("retention")]
+    | Annotated[MambaConfig, Tag("mamba")]
+    | Annotated[Mamba2Config, Tag("mamba2")]
     | Annotated[LSTMConfig, Tag("lstm")]
     | Annotated[RWKV4Config, Tag("rwkv4")]
     | Annotated[RWKV5Config, Tag("rwkv5")]

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from glassformer.config import ModelConfig
+from glassformer.config import MambaConfig, ModelConfig
 from glassformer.errors import UserError
 
-# How a model was trained changes nothing that it says.
-_TRAINING = ("dropout", "init")
+# How a model was drawn and trained changes nothing that it says.
+_TRAINING = ("dropout", "init", "dt_min", "dt_max")
 
 
 def refuse_difference(wanted: ModelConfig, got: ModelConfig, form: str) -> None:
@@ -29,7 +29,7 @@ def refuse_difference(wanted: ModelConfig, got: ModelConfig, form: str) -> None:
 
 
 def _spelled_out(value: Any, d_model: int) -> Any:
-    """The data with what attention leaves to its defaults."""
+    """The data with what mixers leave to their defaults."""
     if isinstance(value, list):
         return [_spelled_out(each, d_model) for each in value]
     if not isinstance(value, dict):
@@ -40,6 +40,11 @@ def _spelled_out(value: Any, d_model: int) -> Any:
         value |= {"d_head": size, "scale": value["scale"] or size**-0.5}
         value["n_kv_heads"] = value["n_kv_heads"] or value["n_heads"]
         value["out_bias"] = value["bias"] if value["out_bias"] is None else value["out_bias"]
+    if value.get("type") == "mamba":
+        config = MambaConfig(**value)
+        value |= {"d_inner": config.inner(d_model), "dt_rank": config.rank(d_model)}
+    if value.get("type") == "mamba2":
+        value["norm_groups"] = value["norm_groups"] or value["n_groups"]
     return value
 
 

@@ -5,16 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from glassformer.nn.attention import CrossAttention, SelfAttention
-from glassformer.nn.dropout import Dropout
-from glassformer.nn.lstm import LSTM
-from glassformer.nn.norm import build_norm
-from glassformer.nn.recurrence import Bidirectional
-from glassformer.nn.retention import Retention
-from glassformer.nn.rwkv import RWKV4
-from glassformer.nn.rwkv5 import RWKV5
-from glassformer.nn.rwkv7 import RWKV7
-from glassformer.nn.state import BlockState
 from torch import Tensor, nn
 
 from glassformer.config import (
@@ -23,14 +13,27 @@ from glassformer.config import (
     BlockConfig,
     Config,
     LSTMConfig,
+    Mamba2Config,
+    MambaConfig,
     MixerConfig,
     RetentionConfig,
     RWKV4Config,
     RWKV5Config,
     RWKV7Config,
 )
+from glassformer.nn.attention import CrossAttention, SelfAttention
+from glassformer.nn.dropout import Dropout
 from glassformer.nn.ffn import build_ffn
+from glassformer.nn.lstm import LSTM
 from glassformer.nn.mixer import Context, Mixer
+from glassformer.nn.norm import build_norm
+from glassformer.nn.recurrence import Bidirectional
+from glassformer.nn.retention import Retention
+from glassformer.nn.rwkv import RWKV4
+from glassformer.nn.rwkv5 import RWKV5
+from glassformer.nn.rwkv7 import RWKV7
+from glassformer.nn.ssm import Mamba, Mamba2
+from glassformer.nn.state import BlockState
 from glassformer.nn.tap import Tap
 
 MIXERS: dict[type[Config], Callable[[Any, int], Mixer]] = {
@@ -40,6 +43,8 @@ MIXERS: dict[type[Config], Callable[[Any, int], Mixer]] = {
     RWKV4Config: RWKV4,
     RWKV5Config: RWKV5,
     RWKV7Config: RWKV7,
+    MambaConfig: Mamba,
+    Mamba2Config: Mamba2,
 }
 """The part that each configuration is of."""
 

@@ -96,15 +96,18 @@ def _states(x: Tensor, delta: Tensor, a_EN: Tensor, b: Tensor, start_BEN: Tensor
 
 def _run(decay: Tensor, add: Tensor, backwards: bool = False) -> None:
     """Replaces ``add_i`` by ``add_i + decay_i · (what replaced its predecessor)``, or its successor backwards."""
+    if add.is_cuda:
+        return _run_in_rounds(decay, add, backwards)
     count = len(add)
-    if not add.is_cuda:
-        for at in range(count - 2, -1, -1) if backwards else range(1, count):
-            add[at].addcmul_(decay[at], add[at + 1 if backwards else at - 1])
-        return
-    # In log2(count) rounds (Hillis and Steele 1986): launching an operation costs more than what it does.
+    for at in range(count - 2, -1, -1) if backwards else range(1, count):
+        add[at].addcmul_(decay[at], add[at + 1 if backwards else at - 1])
+
+
+def _run_in_rounds(decay: Tensor, add: Tensor, backwards: bool = False) -> None:
+    """The same in log2 of the count rounds (Hillis and Steele 1986), where a launch costs more than what it does."""
     decay, step = decay.clone(), 1
-    while step < count:
+    while step < len(add):
         here, there = (slice(None, -step), slice(step, None)) if backwards else (slice(step, None), slice(None, -step))
-        add[here] += decay[here] * add[there].clone()
-        decay[here] = decay[here] * decay[there].clone()
+        add[here] += decay[here] * add[there]
+        decay[here] = decay[here] * decay[there]
         step *= 2

@@ -111,7 +111,7 @@ class Mamba(Recurrence):
             self.state(state_BEN)
             self.pattern(self._weights(delta_BTE, a_EN, b_BTN, c_BTN))
         y_BTE = self.y((y_BTE + x_BTE * self.skip).to(x_BTD.dtype))
-        gated_BTE = self.gated(y_BTE * self.activation(self.gate(x_BTD)))
+        gated_BTE = self.gated(y_BTE * F.silu(self.gate(x_BTD)))
         return self.result(self.out(gated_BTE)), {"conv": last_BWE, "state": state_BEN}
 
     @staticmethod
