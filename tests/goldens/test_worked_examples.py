@@ -54,7 +54,7 @@ def look(scores: list[float], **options: object) -> tuple[Tensor, Tensor]:
 
         return keep
 
-    attend(queries, keys, keys, explicit=True, see_scores=see("scores"), see_pattern=see("pattern"), **options)
+    attend(queries, keys, keys, path="explicit", see_scores=see("scores"), see_pattern=see("pattern"), **options)
     return seen["scores"], seen["pattern"]
 
 

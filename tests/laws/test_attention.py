@@ -1,6 +1,7 @@
-"""Laws of attention: both paths against a loop over pairs of positions, and what masks promise."""
+"""Laws of attention: every path against a loop over pairs of positions, and what masks promise."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -8,14 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.config import AttentionConfig
+from glassformer.errors import UserError
+from glassformer.nn import blocks
 from glassformer.nn import mask as masks
-from glassformer.nn.attend import attend
+from glassformer.nn import tiled as tiles
+from glassformer.nn.attend import Path, attend, attention_path
 from glassformer.nn.attention import CrossAttention, SelfAttention
 from glassformer.nn.mixer import Context
+from glassformer.nn.tiled import tiled
 from glassformer.trace.recorder import record
 from tests.randomised import close, randomise
 
-PATHS = pytest.mark.parametrize("explicit", [False, True], ids=["fused", "explicit"])
+EVERY = ("fused", "tiled", "explicit")
+PATHS = pytest.mark.parametrize("path", EVERY)
 
 
 def loop_attention(q, k, v, allowed):
@@ -51,7 +57,7 @@ def problems(draw):
 
 @settings(max_examples=60)
 @given(problems())
-def test_both_paths_equal_the_loop_over_pairs(problem) -> None:
+def test_all_paths_equal_the_loop_over_pairs(problem) -> None:
     q, k, v, mask, causal = problem
     offset = k.shape[2] - q.shape[2]
     spread = None if mask is None else mask.expand(*q.shape[:3], k.shape[2])
@@ -60,31 +66,32 @@ def test_both_paths_equal_the_loop_over_pairs(problem) -> None:
         return (spread is None or bool(spread[b, h, t, s])) and (not causal or s <= t + offset)
 
     expected = loop_attention(q, k, v, allowed)
-    for explicit in (False, True):
-        close(attend(q, k, v, mask=mask, causal=causal, explicit=explicit), expected)
+    for path in EVERY:
+        close(attend(q, k, v, mask=mask, causal=causal, path=path), expected)
 
 
 @settings(max_examples=30)
 @given(problems())
-def test_both_paths_have_equal_gradients(problem) -> None:
+def test_all_paths_have_equal_gradients(problem) -> None:
     *tensors, mask, causal = problem
     gradients = []
-    for explicit in (False, True):
+    for path in EVERY:
         leaves = [tensor.clone().requires_grad_() for tensor in tensors]
-        attend(*leaves, mask=mask, causal=causal, explicit=explicit).sin().sum().backward()
+        attend(*leaves, mask=mask, causal=causal, path=path).sin().sum().backward()
         gradients.append([leaf.grad for leaf in leaves])
-    for fused, explicit in zip(*gradients, strict=True):
+    for fused, by_tiles, explicit in zip(*gradients, strict=True):
         assert fused.isfinite().all()
         close(fused, explicit)
+        close(by_tiles, explicit)
 
 
 @PATHS
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_query_without_a_key_gets_zeros_and_passes_no_gradient(explicit: bool, causal: bool) -> None:
+def test_a_query_without_a_key_gets_zeros_and_passes_no_gradient(path: Path, causal: bool) -> None:
     q, k, v = (torch.randn(2, 2, 4, 3, requires_grad=True) for _ in range(3))
     mask = torch.ones(2, 1, 4, 4, dtype=torch.bool)
     mask[0, :, 2] = False
-    out = attend(q, k, v, mask=mask, causal=causal, explicit=explicit)
+    out = attend(q, k, v, mask=mask, causal=causal, path=path)
     assert torch.equal(out[0, :, 2], torch.zeros(2, 3))
     assert (out[1] != 0).all()
     out[0, :, 2].sum().backward()
@@ -93,20 +100,20 @@ def test_a_query_without_a_key_gets_zeros_and_passes_no_gradient(explicit: bool,
 
 
 @PATHS
-def test_what_a_mask_hides_changes_nothing(explicit: bool) -> None:
+def test_what_a_mask_hides_changes_nothing(path: Path) -> None:
     q, k, v = (torch.randn(2, 2, 5, 3) for _ in range(3))
     mask = torch.rand(2, 1, 1, 5) < 0.5
-    before = attend(q, k, v, mask=mask, explicit=explicit)
+    before = attend(q, k, v, mask=mask, path=path)
     hidden = ~mask.transpose(-1, -2)
-    after = attend(q, k + 1e3 * hidden, v - 1e3 * hidden, mask=mask, explicit=explicit)
+    after = attend(q, k + 1e3 * hidden, v - 1e3 * hidden, mask=mask, path=path)
     assert torch.equal(before, after)
 
 
 @PATHS
-def test_the_order_of_keys_does_not_matter(explicit: bool) -> None:
+def test_the_order_of_keys_does_not_matter(path: Path) -> None:
     q, k, v = (torch.randn(1, 2, 6, 4) for _ in range(3))
     order = torch.randperm(6)
-    close(attend(q, k, v, explicit=explicit), attend(q, k[:, :, order], v[:, :, order], explicit=explicit))
+    close(attend(q, k, v, path=path), attend(q, k[:, :, order], v[:, :, order], path=path))
 
 
 @settings(max_examples=40)
@@ -118,7 +125,7 @@ def test_the_pattern_is_a_distribution_over_the_allowed_keys_and_makes_the_outpu
     def see(name):
         return lambda value: seen.setdefault(name, value)
 
-    out = attend(q, k, v, mask=mask, causal=causal, explicit=True, see_scores=see("s"), see_pattern=see("p"))
+    out = attend(q, k, v, mask=mask, causal=causal, path="explicit", see_scores=see("s"), see_pattern=see("p"))
     allowed = torch.ones(*q.shape[:3], k.shape[2], dtype=torch.bool) if mask is None else mask.expand(*seen["p"].shape)
     if causal:
         allowed = allowed & masks.causal(q.shape[2], k.shape[2])
@@ -129,18 +136,18 @@ def test_the_pattern_is_a_distribution_over_the_allowed_keys_and_makes_the_outpu
 
 
 @PATHS
-def test_a_tap_may_replace_what_it_sees_only_on_the_explicit_path(explicit: bool) -> None:
+def test_a_tap_may_replace_what_it_sees_only_on_the_explicit_path(path: Path) -> None:
     q, k, v = (torch.randn(1, 1, 3, 2) for _ in range(3))
-    out = attend(q, k, v, explicit=explicit, see_pattern=torch.zeros_like)
-    assert (out == 0).all() == explicit
+    out = attend(q, k, v, path=path, see_pattern=torch.zeros_like)
+    assert (out == 0).all() == (path == "explicit")
 
 
 @PATHS
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
-def test_the_result_keeps_the_dtype_and_stays_close_in_few_bits(explicit: bool, dtype: torch.dtype) -> None:
+def test_the_result_keeps_the_dtype_and_stays_close_in_few_bits(path: Path, dtype: torch.dtype) -> None:
     q, k, v = (torch.randn(2, 2, 5, 8) for _ in range(3))
     mask = torch.rand(2, 1, 5, 5) < 0.7
-    out = attend(q.to(dtype), k.to(dtype), v.to(dtype), mask=mask, explicit=explicit)
+    out = attend(q.to(dtype), k.to(dtype), v.to(dtype), mask=mask, path=path)
     assert out.dtype == dtype
     close(out.float(), attend(q, k, v, mask=mask), rtol=0.05, atol=0.05)
 
@@ -187,3 +194,122 @@ def test_recording_takes_the_explicit_path_with_the_same_result() -> None:
     close(recorded, plain)
     assert trace["pattern"].shape == (2, 2, 4, 4)
     assert (trace["pattern"].triu(1) == 0).all()
+
+
+@st.composite
+def long_problems(draw: st.DrawFn) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """Lengths of one and of no multiple of anything, grouped keys, and everything that hides keys or adds to scores."""
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
+    groups, each, size, batch = (draw(st.integers(1, 2)) for _ in range(4))
+    n_queries = draw(st.sampled_from([1, 2, 7, 16, 33]))
+    n_keys = n_queries + draw(st.sampled_from([0, 0, 1, 5]))
+    q = torch.randn(batch, groups * each, n_queries, size, generator=generator)
+    k, v = (torch.randn(batch, groups, n_keys, size, generator=generator) for _ in range(2))
+    full = (batch, groups * each, n_queries, n_keys)
+    shapes = st.sampled_from([(batch, 1, 1, n_keys), (1, 1, n_queries, n_keys), full, (1, groups * each, n_queries, 1)])
+    mask = torch.rand(draw(shapes), generator=generator) < draw(st.sampled_from([0.0, 0.5, 0.9]))
+    bias_shape = draw(st.sampled_from([full, full[1:], (1, 1, 1, n_keys), (n_queries, 1)]))
+    bias = torch.randn(bias_shape, generator=generator)
+    options = dict(
+        mask=mask if draw(st.booleans()) else None,
+        causal=draw(st.booleans()),
+        window=draw(st.sampled_from([None, 1, 3, 20])),
+        scale=draw(st.sampled_from([None, 0.3])),
+    )
+    return [q, k, v, *([bias] if draw(st.booleans()) else [])], options
+
+
+def run_backwards(tensors, attention, **options) -> list[torch.Tensor]:
+    """What comes out, and the gradient of everything that goes in."""
+    q, k, v, *bias = leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    out = attention(q, k, v, bias=bias[0] if bias else None, **options)
+    out.sin().sum().backward()
+    return [out.detach(), *(leaf.grad for leaf in leaves)]
+
+
+@settings(max_examples=80)
+@given(long_problems(), st.sampled_from([1, 2, 5, 16, 100]))
+def test_tiles_of_any_size_change_neither_result_nor_gradients_of_the_bias_too(problem, tile: int) -> None:
+    tensors, options = problem
+    expected = run_backwards(tensors, attend, path="explicit", **options)
+    for said, wanted in zip(run_backwards(tensors, tiled, tile=tile, **options), expected, strict=True):
+        close(said, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_tiles_that_nobody_sees_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    original = tiles._Problem.scores
+
+    def counted(self, rows, cols):
+        computed.append((rows.start, cols.start))
+        return original(self, rows, cols)
+
+    monkeypatch.setattr(tiles._Problem, "scores", counted)
+    q, k, v = (torch.randn(1, 1, 64, 4) for _ in range(3))
+    for options, expected in [
+        ({}, 64),
+        (dict(causal=True), 36),
+        (dict(causal=True, window=8), 15),
+        (dict(window=1), 8),
+    ]:
+        computed.clear()
+        tiled(q, k, v, tile=8, **options)
+        assert len(computed) == expected, options
+
+
+def test_tiled_attention_keeps_no_scores_for_the_backward_pass() -> None:
+    kept = {}
+    for path in ("explicit", "tiled"):
+        for length in (512, 1024):
+            q, k, v = (torch.randn(1, 2, length, 8, requires_grad=True) for _ in range(3))
+            sizes: list[int] = []
+            with torch.autograd.graph.saved_tensors_hooks(lambda x, s=sizes: s.append(x.numel()) or x, lambda x: x):
+                attend(q, k, v, causal=True, path=path)
+            kept[path, length] = sum(sizes)
+    assert kept["tiled", 1024] == 2 * kept["tiled", 512] == 2 * 512 * 2 * (4 * 8 + 1)
+    assert kept["explicit", 1024] > 3 * kept["explicit", 512]
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_blocks_equal_the_dense_window_at_any_length(data: st.DataObject) -> None:
+    window, block = data.draw(st.sampled_from([1, 2, 5, 9])), data.draw(st.sampled_from([1, 3, 4]))
+    n_queries = data.draw(st.sampled_from([1, 2, 12, 17, 30]))
+    n_keys = n_queries + data.draw(st.sampled_from([0, 0, 1, 6]))
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 10**6)))
+    q = torch.randn(2, 4, n_queries, 3, generator=generator)
+    k, v = (torch.randn(2, 2, n_keys, 3, generator=generator) for _ in range(2))
+    mask = torch.rand(2, 1, 1, n_keys, generator=generator) < data.draw(st.sampled_from([0.0, 0.4, 0.9]))
+    options = dict(causal=data.draw(st.booleans()), window=window, mask=mask if data.draw(st.booleans()) else None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks, "_size", lambda before, after: block)
+        said = run_backwards([q, k, v], attend, path="blocks", **options)
+    for mine, dense in zip(said, run_backwards([q, k, v], attend, path="explicit", **options), strict=True):
+        close(mine, dense)
+
+
+def test_a_long_window_goes_by_blocks_of_itself_and_a_short_one_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(blocks, "banded", lambda *args, real=blocks.banded, **kw: seen.append(1) or real(*args, **kw))
+    for length, expected in ((64, 0), (1024, 1)):
+        seen.clear()
+        q, k, v = (torch.randn(1, 1, length, 4) for _ in range(3))
+        out = attend(q, k, v, causal=True, window=32)
+        assert len(seen) == expected
+        close(out, attend(q, k, v, causal=True, window=32, path="fused"))
+        attend(q, k, v, causal=True, window=32, bias=torch.randn(length, length))
+        attend(q[:, :, -1:], k, v, causal=True, window=32)
+        assert len(seen) == expected
+
+
+def test_whole_models_take_the_path_that_is_chosen_and_a_recorder_still_sees_everything() -> None:
+    layer, x = randomise(SelfAttention(AttentionConfig(n_heads=2, causal=True, window=3), 8)), torch.randn(2, 9, 8)
+    plain = layer(x, Context())
+    for path in ("auto", "fused", "blocks", "tiled", "explicit"):
+        with attention_path(path):
+            close(layer(x, Context()), plain)
+            with record(layer) as trace:
+                close(layer(x, Context()), plain)
+            assert "pattern" in trace
+    with pytest.raises(UserError, match="no attention path 'flash'; there are auto, fused"), attention_path("flash"):
+        pass

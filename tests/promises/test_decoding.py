@@ -337,9 +337,9 @@ class Softmaxes(TorchDispatchMode):
 def test_softmax_is_computed_in_fp32_under_fp16():
     """softmax in fp32 under fp16"""
     q, k, v = (torch.randn(2, 2, 5, 8, dtype=torch.float16) for _ in range(3))
-    for explicit in (True, False):
+    for path in ("explicit", "fused"):
         with Softmaxes() as seen:
-            assert attend(q, k, v, explicit=explicit).dtype == torch.float16
+            assert attend(q, k, v, path=path).dtype == torch.float16
         assert seen.dtypes and set(seen.dtypes) == {torch.float32}
 
 

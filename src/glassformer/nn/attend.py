@@ -1,19 +1,49 @@
-"""Scaled dot-product attention, ``softmax(QKᵀ/√d_k + mask) V``: one signature over a fused and an explicit path."""
+"""Scaled dot-product attention, ``softmax(QKᵀ/√d_k + mask) V``: one signature over several equal paths.
+
+``fused`` is PyTorch's kernel; ``blocks`` lets each block of queries read its window alone, so that the cost is linear
+in length; ``tiled`` is FlashAttention in plain PyTorch, to be read (`nn.tiled`); ``explicit`` holds every score, to be
+traced. ``auto``, the default, takes ``explicit`` while a recorder looks, ``blocks`` where a window pays, else
+``fused``. Another is chosen for whole models by ``with attention_path("tiled"): model(…)``.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Literal, get_args
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from glassformer.errors import UserError
+from glassformer.nn import blocks
 from glassformer.nn import mask as masks
+from glassformer.nn.fused import alive, fused
 from glassformer.nn.tap import recording
+from glassformer.nn.tiled import tiled
 
 See = Callable[[Tensor], Tensor]
+Path = Literal["auto", "fused", "blocks", "tiled", "explicit"]
+
+_path: ContextVar[Path] = ContextVar("glassformer_attention_path", default="auto")
+
+
+@contextmanager
+def attention_path(path: Path) -> Iterator[None]:
+    """All attention inside takes this path, in this thread; a recorder still makes it explicit.
+
+    Raises:
+        UserError: There is no such path.
+    """
+    if path not in get_args(Path):
+        raise UserError(f"no attention path {path!r}; there are {', '.join(get_args(Path))}")
+    token = _path.set(path)
+    try:
+        yield
+    finally:
+        _path.reset(token)
 
 
 def attend(
@@ -28,11 +58,11 @@ def attend(
     scale: float | None = None,
     see_scores: See | None = None,
     see_pattern: See | None = None,
-    explicit: bool | None = None,
+    path: Path | None = None,
 ) -> Tensor:
     """Lets every query gather the values of the keys it matches (Vaswani et al. 2017, equation 1).
 
-    A query that may attend to nothing gets zeros, and passes no gradient, on both paths.
+    A query that may attend to nothing gets zeros, and passes no gradient, on every path.
 
     Args:
         q_BHTK: Queries.
@@ -45,53 +75,42 @@ def attend(
         scale: Multiplies the scores; ``None`` means ``1/√d_k``.
         see_scores: Called with the scaled and biased scores before masking, on the explicit path.
         see_pattern: Called with the weights after softmax, on the explicit path; zeros for a query without a key.
-        explicit: Forces a path; by default the explicit one runs while a recorder looks.
+        path: Forces one; ``None`` is the one of ``attention_path``, or the explicit one while a recorder looks.
+            ``blocks`` without a window, or with a bias or a mask of more than keys, is ``fused``.
 
     Returns:
         Shape (B, H, T, K), in the dtype of the queries.
     """
-    n_queries, n_keys = q_BHTK.shape[-2], k_BGSK.shape[-2]
-    explicit = recording() if explicit is None else explicit
-    if window is not None and max(n_queries, n_keys) > window:
-        mask = masks.combine(mask, masks.window(n_queries, n_keys, window, q_BHTK.device))
-    # A single query at the end may see every key, so decoding one token needs no causal mask.
-    causal = causal and n_queries > 1
-    if causal and (mask is not None or bias is not None or explicit or n_queries != n_keys):
-        mask = masks.combine(mask, masks.causal(n_queries, n_keys, q_BHTK.device))
-        causal = False
-    alive = None
-    if mask is not None:
-        # softmax over nothing is 0/0: a row without a key attends to all of them, and its result is taken back below.
-        alive = mask.any(-1, keepdim=True)
-        mask = mask | ~alive
+    path = path or ("explicit" if recording() else _path.get())
     device = q_BHTK.device.type
     with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
-        if explicit:
-            return _explicit(q_BHTK, k_BGSK, v_BGSK, mask, alive, bias, scale, see_scores, see_pattern)
-        out_BHTK = _fused(q_BHTK, k_BGSK, v_BGSK, mask, causal, bias, scale)
-        return out_BHTK if alive is None else out_BHTK * alive
+        if path == "tiled":
+            return tiled(q_BHTK, k_BGSK, v_BGSK, mask=mask, causal=causal, window=window, bias=bias, scale=scale)
+        n_queries, n_keys = q_BHTK.shape[2], k_BGSK.shape[2]
+        possible = window is not None and bias is None and blocks.of_keys(mask) and n_queries <= n_keys
+        if possible and path in ("auto", "blocks"):
+            before, after = window - 1, 0 if causal else window - 1
+            if path == "blocks" or blocks.pays(n_queries, n_keys, before, after):
+                mask_BS = None if mask is None else mask[:, 0, 0].expand(len(q_BHTK), n_keys)
+                return blocks.banded(q_BHTK, k_BGSK, v_BGSK, before, after, mask_BS=mask_BS, scale=scale)
+        mask, causal = _masked(q_BHTK, k_BGSK, mask, causal, window, alone=bias is None and path != "explicit")
+        if path == "explicit":
+            return _explicit(q_BHTK, k_BGSK, v_BGSK, mask, bias, scale, see_scores, see_pattern)
+        return fused(q_BHTK, k_BGSK, v_BGSK, mask, causal, bias, scale)
 
 
-def _fused(
-    q_BHTK: Tensor,
-    k_BGSK: Tensor,
-    v_BGSK: Tensor,
-    mask: Tensor | None,
-    causal: bool,
-    bias: Tensor | None,
-    scale: float | None,
-) -> Tensor:
-    dtype = q_BHTK.dtype
-    if q_BHTK.device.type == "cpu":
-        # Measured: at 10 tokens the CPU's bfloat16 kernel is seven times slower than its float32 one (docs/log.md).
-        q_BHTK, k_BGSK, v_BGSK = q_BHTK.float(), k_BGSK.float(), v_BGSK.float()
-    if bias is not None:
-        bias = bias.to(q_BHTK.dtype)
-        mask = bias if mask is None else torch.where(mask, bias, -math.inf)
-    grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
-    return F.scaled_dot_product_attention(
-        q_BHTK, k_BGSK, v_BGSK, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
-    ).to(dtype)
+def _masked(
+    q_BHTK: Tensor, k_BGSK: Tensor, mask: Tensor | None, causal: bool, window: int | None, alone: bool
+) -> tuple[Tensor | None, bool]:
+    """One mask for everything that hides keys, unless causality is ``alone``, which kernels know without one."""
+    n_queries, n_keys, device = q_BHTK.shape[-2], k_BGSK.shape[-2], q_BHTK.device
+    if window is not None and max(n_queries, n_keys) > window:
+        mask = masks.combine(mask, masks.window(n_queries, n_keys, window, device))
+    # A single query at the end may see every key, so decoding one token needs no causal mask.
+    causal = causal and n_queries > 1
+    if causal and (mask is not None or not alone or n_queries != n_keys):
+        return masks.combine(mask, masks.causal(n_queries, n_keys, device)), False
+    return mask, causal
 
 
 def _explicit(
@@ -99,7 +118,6 @@ def _explicit(
     k_BGSK: Tensor,
     v_BGSK: Tensor,
     mask: Tensor | None,
-    alive: Tensor | None,
     bias: Tensor | None,
     scale: float | None,
     see_scores: See | None,
@@ -114,11 +132,13 @@ def _explicit(
     if see_scores is not None:
         scores_BHTS = see_scores(scores_BHTS)
     scores_BHTS = scores_BHTS.float()  # a float16 softmax overflows
+    seen = None
     if mask is not None:
+        mask, seen = alive(mask)
         scores_BHTS = scores_BHTS.masked_fill(~mask, -math.inf)
     pattern_BHTS = scores_BHTS.softmax(-1).to(v_BHSK.dtype)
-    if alive is not None:
-        pattern_BHTS = pattern_BHTS * alive
+    if seen is not None:
+        pattern_BHTS = pattern_BHTS * seen
     if see_pattern is not None:
         pattern_BHTS = see_pattern(pattern_BHTS)
     return pattern_BHTS @ v_BHSK

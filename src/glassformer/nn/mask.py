@@ -17,8 +17,35 @@ def causal(n_queries: int, n_keys: int, device: torch.device | None = None) -> T
 
 def window(n_queries: int, n_keys: int, size: int, device: torch.device | None = None) -> Tensor:
     """The band in which keys are less than ``size`` places away, on either side; query t stands as in ``causal``."""
-    everything = torch.ones(n_queries, n_keys, dtype=torch.bool, device=device)
-    return everything.triu(n_keys - n_queries - size + 1).tril(n_keys - n_queries + size - 1)
+    return band(n_queries, n_keys, size - 1, size - 1, device=device)
+
+
+def band(
+    n_queries: int,
+    n_keys: int,
+    before: int,
+    after: int,
+    *,
+    every: int = 1,
+    offset: int | None = None,
+    device: torch.device | None = None,
+) -> Tensor:
+    """The band of keys at most so many steps before and after a query.
+
+    Args:
+        before: Steps back.
+        after: Steps ahead.
+        every: Places in a step; those between are not seen (dilation).
+        offset: Place of the first query among the keys; by default the last query stands where the last key stands.
+
+    Returns:
+        Shape (T, S).
+    """
+    offset = n_keys - n_queries if offset is None else offset
+    places_T = torch.arange(offset, offset + n_queries, device=device)
+    ahead_TS = torch.arange(n_keys, device=device) - places_T[:, None]
+    near_TS = (ahead_TS >= -before * every) & (ahead_TS <= after * every)
+    return near_TS if every == 1 else near_TS & (ahead_TS % every == 0)
 
 
 def padding(mask_BS: Tensor) -> Tensor:
