@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -136,7 +135,8 @@ def _native(
         from glassformer.runtime.shortlist import Shortlist
 
         engine.shortlist = Shortlist.load(Path(shortlist), header.vocab_size)
-    return Translator(engine, read_tokenizer(path, header.tokenizer_sha256), header.translation, header.framing)
+    tokenizer = read_tokenizer(path, header.tokenizer_sha256, engine.tokenizer)
+    return Translator(engine, tokenizer, header.translation, header.framing)
 
 
 def _torch(
@@ -220,6 +220,8 @@ def find_model(path_or_name: str | os.PathLike[str]) -> Path:
         return path
     if path.exists():
         return path
+    import difflib
+
     close = difflib.get_close_matches(name, bundled, n=1)
     hint = f"; did you mean {close[0]!r}?" if close else ""
     raise UserError(

@@ -243,7 +243,7 @@ import sys, types
 from collections import namedtuple
 Found = namedtuple("Found", "ids token_logprobs finished")
 class NativeModel:
-    precision, prompted, source_limit, target_limit = "int8", False, 64, 64
+    precision, prompted, source_limit, target_limit, tokenizer = "int8", False, 64, 64, None
     open = classmethod(lambda cls, file, threads=None: cls())
     def search(self, sources, **options):
         return [[Found(tuple(ids[1:-1]), (-1.0,) * (len(ids) - 1), True)] for ids in sources]

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from glassformer.generate.config import Request, SamplingConfig, SearchConfig
-from glassformer.generate.events import Event
 from glassformer.generate.hypothesis import Hypothesis
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from glassformer.generate.events import Event
     from glassformer.models.seq2seq import Seq2Seq
 
 ENGINES = ("auto", "native", "torch", "model")

@@ -13,13 +13,13 @@ from glassformer.engines.engine import Unavailable
 from glassformer.errors import UserError
 from glassformer.generate.config import Request, SamplingConfig, SearchConfig
 from glassformer.generate.constraints import check_constraints, limits, refuse_phrases
-from glassformer.generate.events import End, Event, Token
 from glassformer.generate.hypothesis import Hypothesis, normalised_score
-from glassformer.generate.processors import BannedWords, NoRepeatNgram, Processor
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from glassformer.generate.events import Event
+    from glassformer.generate.processors import Processor
     from glassformer.models.seq2seq import Seq2Seq
     from glassformer.runtime.engine import NativeModel
     from glassformer.runtime.shortlist import Shortlist
@@ -47,6 +47,11 @@ class NativeEngine:
         self.source_limit = None if native.prompted else native.source_limit
         self.target_limit = native.target_limit
         self.shortlist: Shortlist | None = None
+
+    @property
+    def tokenizer(self) -> str | None:
+        """The digest of the tokenizer's files that were found to be the model's when it was packed."""
+        return self._native.tokenizer
 
     @property
     def cross_heads(self) -> dict[int, int]:
@@ -107,6 +112,8 @@ class NativeEngine:
 
     def _greedy(self, sources: Ids, config: SamplingConfig, request: Request) -> Iterator[Event]:
         """Greedy targets, each told when it is complete: the fused loop takes less time than loading PyTorch's."""
+        from glassformer.generate.events import End, Token
+
         refuse_phrases(check_constraints(request, len(sources)))
         search = SearchConfig(max_new_tokens=config.max_new_tokens)
         for sentence, source in enumerate(sources):
@@ -141,6 +148,10 @@ class NativeEngine:
 
 def _bans(processors: Sequence[Processor]) -> dict[str, Any] | None:
     """The processors as options of the native loop; None where it lacks one of them."""
+    if not processors:
+        return {"banned_phrases": [], "no_repeat_ngram": 0}
+    from glassformer.generate.processors import BannedWords, NoRepeatNgram
+
     known = Counter(type(processor) for processor in processors)
     if known.keys() - {NoRepeatNgram, BannedWords} or known[NoRepeatNgram] > 1:
         return None

@@ -45,6 +45,7 @@ class NativeModel:
 
     Attributes:
         precision: "int8", "bf16" or "fp32".
+        tokenizer: the digest of the tokenizer's files that were checked when it was packed; None when there are none.
         kernels: the instruction set that it runs with.
         threads: what one call may use.
         prompted: it is a decoder alone, whose sources are prompts: a target goes on from one, and shares its positions.
@@ -58,6 +59,7 @@ class NativeModel:
         self._size = header["size"]
         self._kept: list[Any] = []
         self.precision: str = header["precision"]
+        self.tokenizer: str | None = header.get("tokenizer")
         self.kernels, self.threads = kernels, threads
         self.model = native.Model()
         self._fill(self.model, header["model"])

@@ -28,6 +28,25 @@ MAGIC = b"GLASSPK"
 ALIGNMENT = 64
 
 
+_HOST = os.uname().nodename if hasattr(os, "uname") else "here"
+
+
+class NoRoom(EngineUnavailable):
+    """A packed file cannot be written where it is to lie; the message says why."""
+
+
+def scratch_name(name: str) -> str:
+    """What is called so is there only while this process packs, which `packer_of` tells."""
+    return f"{name}.{_HOST}-{os.getpid()}-{threading.get_ident()}.tmp"
+
+
+def packer_of(path: Path) -> int | None:
+    """The process of this machine that a file or folder of a `scratch_name` is of; None for any other."""
+    name, _, rest = path.name.rpartition(f".{_HOST}-")
+    process = rest.partition("-")[0]
+    return int(process) if name and rest.endswith(".tmp") and process.isdecimal() else None
+
+
 def write(file: Path, header: dict[str, Any], blobs: Iterable[tuple[int, Any]], size: int) -> None:
     """Writes a packed file so that a reader sees all of it or none.
 
@@ -36,11 +55,11 @@ def write(file: Path, header: dict[str, Any], blobs: Iterable[tuple[int, Any]], 
         size: bytes that the blobs take.
 
     Raises:
-        EngineUnavailable: there is no room, or no permission.
+        NoRoom: there is no room, or no permission.
     """
     text = json.dumps(header, separators=(",", ":")).encode()
     start = _aligned(16 + len(text))
-    scratch = file.with_name(f"{file.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    scratch = file.with_name(scratch_name(file.name))
     try:
         with open(scratch, "w+b") as out:
             out.write(MAGIC + bytes([VERSION]) + len(text).to_bytes(4, "little"))
@@ -57,7 +76,7 @@ def write(file: Path, header: dict[str, Any], blobs: Iterable[tuple[int, Any]], 
             out.write(sample.to_bytes(4, "little"))
         os.replace(scratch, file)
     except OSError as error:
-        raise EngineUnavailable(f"{file}: cannot be written ({error.strerror}); set GLASSFORMER_CACHE") from None
+        raise NoRoom(f"{file.name} cannot be written ({error.strerror})") from None
     finally:
         scratch.unlink(missing_ok=True)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import tempfile
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from glassformer.config import (
     StackConfig,
 )
 from glassformer.errors import UserError
+from glassformer.header import verified_tokenizer
 from glassformer.runtime import format as packed_format
 from glassformer.runtime.arrays import (
     PANEL,
@@ -69,8 +71,9 @@ class Packer:
         self._sinusoids: dict[SinusoidalConfig, dict[str, int]] = {}
         self.model = self._model()
 
-    def write(self, file: Path, origin: str) -> None:
+    def write(self, file: Path, origin: str, tokenizer: str | None = None) -> None:
         header = {"size": self.size, "precision": self.precision, "origin": origin, "model": self.model}
+        header["tokenizer"] = tokenizer
         packed_format.write(file, header, ((at, array.tobytes()) for at, array in self.blobs), self.size)
 
     def _model(self) -> dict[str, Any]:
@@ -263,29 +266,32 @@ def pack(directory: Path, precision: str, file: Path) -> None:
     """
     weights = read_weights(directory / "model.safetensors")
     try:
-        pack_model(_config(directory), weights, precision, file, origin(directory))
+        pack_model(_config(directory), weights, precision, file, origin(directory), verified_tokenizer(directory))
     except KeyError as error:
         raise UserError(f"{directory}: model.safetensors lacks {error.args[0]}; copy or train it again") from None
 
 
-def pack_model(config: ModelConfig, weights: Weights, precision: str, file: Path, origin: str) -> None:
+def pack_model(
+    config: ModelConfig, weights: Weights, precision: str, file: Path, origin: str, tokenizer: str | None = None
+) -> None:
     """Packs a model into `file`.
 
     Args:
         weights: float32, by the names of the torch module's `state_dict`.
         precision: "bf16", "fp32", "int8" where its logits stay close (`FAITHFUL`), or "auto": int8 or else bf16.
         origin: what tells this state of the model from another (`glassformer.runtime.cache`).
+        tokenizer: what `glassformer.header.verified_tokenizer` says of it.
 
     Raises:
         UserError: an array is not as the configuration says, or holds NaN.
         EngineUnavailable: it has a part that the native engine does not know, or int8 is not faithful to it.
     """
     if precision not in ("auto", "int8"):
-        return Packer(config, weights, precision).write(file, origin)
-    with tempfile.TemporaryDirectory(dir=file.parent) as scratch:
-        exact, small = Path(scratch) / "fp32", Path(scratch) / "int8"
+        return Packer(config, weights, precision).write(file, origin, tokenizer)
+    with _scratch_folder(file) as scratch:
+        exact, small = scratch / "fp32", scratch / "int8"
         Packer(config, weights, "fp32").write(exact, origin)
-        Packer(config, weights, "int8").write(small, origin)
+        Packer(config, weights, "int8").write(small, origin, tokenizer)
         likeness = cosine(exact, small)
         if not likeness >= FAITHFUL:  # NaN is not faithful, either
             if precision == "int8":
@@ -293,8 +299,19 @@ def pack_model(config: ModelConfig, weights: Weights, precision: str, file: Path
                     f"int8 would change what this model says (cosine of its logits {likeness:.3f}, below {FAITHFUL}); "
                     "give --precision bf16 or fp32"
                 )
-            Packer(config, weights, "bf16").write(small, origin)
+            Packer(config, weights, "bf16").write(small, origin, tokenizer)
         small.replace(file)
+
+
+@contextmanager
+def _scratch_folder(file: Path) -> Iterator[Path]:
+    """A folder beside a file, until the block ends."""
+    folder = file.with_name(packed_format.scratch_name(file.name))
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def cosine(exact: Path, other: Path, sentences: int = 16, length: int = 12, steps: int = 4) -> float:
