@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from glassformer.errors import UserError
 from glassformer.generate.config import SamplingConfig, SearchConfig, check_compatible
-from glassformer.generate.processors import NoRepeatNgram, Processor, RepetitionPenalty
+
+if TYPE_CHECKING:
+    from glassformer.generate.processors import Processor
 
 BEAM_SIZE = 5
 LENGTH_PENALTY = 1.5
@@ -55,17 +58,8 @@ class Decoding:
     def __post_init__(self) -> None:
         options = (self.temperature, self.top_k, self.top_p, self.min_p, self.typical_p)
         asked = any(option is not None for option in options)
-        sampling = SamplingConfig(
-            temperature=1.0 if self.temperature is None else self.temperature,
-            top_k=self.top_k,
-            top_p=1.0 if self.top_p is None else self.top_p,
-            min_p=0.0 if self.min_p is None else self.min_p,
-            typical_p=1.0 if self.typical_p is None else self.typical_p,
-            seed=self.seed,
-            max_new_tokens=self.max_new_tokens,
-            length_penalty=self.length_penalty,
-        )
-        samples = asked and sampling.temperature > 0
+        sampling = self._sampled() if asked else None
+        samples = sampling is not None and sampling.temperature > 0
         if samples and self.n_best > 1:
             raise UserError(
                 f"--n-best {self.n_best}: sampling draws one translation; set --temperature 0 and --beam-size"
@@ -79,16 +73,34 @@ class Decoding:
             groups=self.beam_groups,
             diversity=self.diversity,
         )
-        if asked:
+        if sampling is not None:
             check_compatible(config, sampling)
-        penalty, ngram = RepetitionPenalty(self.repetition_penalty), self.no_repeat_ngram
-        steering = (
-            *((penalty,) if penalty.penalty != 1 else ()),
-            *(() if ngram is None else (NoRepeatNgram(ngram),)),
-        )
         object.__setattr__(self, "search", config)
         object.__setattr__(self, "sampling", sampling if samples else None)
-        object.__setattr__(self, "processors", steering)
+        object.__setattr__(self, "processors", self._steering())
+
+    def _sampled(self) -> SamplingConfig:
+        return SamplingConfig(
+            temperature=1.0 if self.temperature is None else self.temperature,
+            top_k=self.top_k,
+            top_p=1.0 if self.top_p is None else self.top_p,
+            min_p=0.0 if self.min_p is None else self.min_p,
+            typical_p=1.0 if self.typical_p is None else self.typical_p,
+            seed=self.seed,
+            max_new_tokens=self.max_new_tokens,
+            length_penalty=self.length_penalty,
+        )
+
+    def _steering(self) -> tuple[Processor, ...]:
+        penalty, ngram = self.repetition_penalty, self.no_repeat_ngram
+        if penalty == 1 and ngram is None:
+            return ()  # and nothing of them is loaded
+        from glassformer.generate.processors import NoRepeatNgram, RepetitionPenalty
+
+        return (
+            *(() if penalty == 1 else (RepetitionPenalty(penalty),)),
+            *(() if ngram is None else (NoRepeatNgram(ngram),)),
+        )
 
     @property
     def config(self) -> SearchConfig | SamplingConfig:

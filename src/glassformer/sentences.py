@@ -12,12 +12,12 @@ from glassformer.errors import UserError
 from glassformer.generate.config import Request
 from glassformer.generate.constraints import Constraints
 from glassformer.generate.hypothesis import Hypothesis, normalised_score
-from glassformer.generate.processors import Processor
 from glassformer.header import Framing, unwritable_ids
 from glassformer.text.script import detect_language
 
 if TYPE_CHECKING:
     from glassformer.generate.align import Link
+    from glassformer.generate.processors import Processor
     from glassformer.header import Translation as TranslationInfo
     from glassformer.models.seq2seq import Seq2Seq
     from glassformer.text.tokenizer import Tokenizer

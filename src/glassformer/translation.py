@@ -9,7 +9,6 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from glassformer.decoding import Decoding
-from glassformer.generate.processors import Processor
 from glassformer.text.glossary import Glossary
 from glassformer.text.pipeline import Draft, Line, Part
 from glassformer.text.script import is_already
@@ -18,6 +17,7 @@ from glassformer.text.words import words
 
 if TYPE_CHECKING:
     from glassformer.generate.align import Link
+    from glassformer.generate.processors import Processor
 
     Align = Callable[[Sequence[tuple[str, str]]], list[list[Link]]]
 

@@ -6,14 +6,13 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassformer.decoding import Decoding, check_streamed
 from glassformer.errors import UserError
 from glassformer.generate.constraints import Constraints, limits
-from glassformer.generate.events import Token, collect
 from glassformer.generate.hypothesis import Hypothesis
-from glassformer.generate.processors import BannedWords, NoRepeatNgram, Processor
+from glassformer.keywords import check_keywords, sequence_of_texts
 from glassformer.sentences import Row, SentenceModel, checked, direction_of
 from glassformer.text.glossary import Glossary, Term
 from glassformer.text.live import LiveLine
@@ -23,6 +22,9 @@ from glassformer.text.stream import StreamDecoder
 from glassformer.text.tags import carry_tags
 from glassformer.text.words import spellings
 from glassformer.translation import Asked, Choice, Job, Translation, candidates, line_links, opened, record_of
+
+if TYPE_CHECKING:
+    from glassformer.generate.processors import Processor
 
 LONGEST_SENTENCE = 128
 """Tokens: a sentence above this is cut at clause marks; few models have learnt from longer ones."""
@@ -65,7 +67,7 @@ class Translator(SentenceModel):
             UserError: an option out of its range, languages the model does not know, or something that is not text.
         """
         one = isinstance(text, str)
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = sequence_of_texts("translate", text)
         prefixes = [prefix] if isinstance(prefix, str) else prefix
         for number, each in enumerate(texts, 1):
             checked(each, number)
@@ -120,6 +122,8 @@ class Translator(SentenceModel):
         """
         if batch_tokens < 1:
             raise UserError(f"--batch-tokens {batch_tokens}: must be 1 or more")
+        own = (Decoding, Translator.translate_lines, Translator.translate)
+        check_keywords("translate", decoding, Decoding.__dataclass_fields__, *own)
         job = Job(
             Decoding(**decoding),
             self.possible_directions(source, to),
@@ -171,6 +175,7 @@ class Translator(SentenceModel):
             UserError: as `translate_lines`; a beam.
         """
         check_streamed(beam_size)
+        check_keywords("stream", decoding, Decoding.__dataclass_fields__, Decoding, Translator.stream)
         chosen = Decoding(beam_size=1, **decoding)
         if chosen.seed is None:  # a second try has to begin like the first
             import secrets
@@ -209,6 +214,8 @@ class Translator(SentenceModel):
         row = self.read(part.protected.text, asked.direction)
         job.cut.update([asked.number] * row.cut)
         processors, forced = [*job.decoding.processors, *job.processors], self._forced(job, asked, part, row)
+        from glassformer.generate.events import Token, collect
+
         events, ids, answer, looping = [], [], "", False
         decoder = StreamDecoder(self.tokenizer.target)
         for event in self.engine.stream([row.ids], job.decoding.left_to_right, self.request(processors, [forced])):
@@ -285,7 +292,14 @@ class Translator(SentenceModel):
         """How a sentence whose translation went round in circles is tried again, unless that is forbidden already."""
         if job.decoding.no_repeat_ngram is not None:
             return None
-        return partial(self._drafts, replace(job, processors=(*job.processors, NoRepeatNgram(RETRY_NGRAM))), known)
+
+        def again(parts: Sequence[Part]) -> list[Draft]:
+            from glassformer.generate.processors import NoRepeatNgram
+
+            stricter = replace(job, processors=(*job.processors, NoRepeatNgram(RETRY_NGRAM)))
+            return self._drafts(stricter, known, parts)
+
+        return again
 
     def _terms(self, job: Job, known: Mapping[int, Asked], line: int, text: str) -> list[Term]:
         """The terms of a sentence that are to be masked, if its translation should lack one."""
@@ -359,4 +373,8 @@ class Translator(SentenceModel):
 
     def _banning(self, words: Sequence[str]) -> tuple[Processor, ...]:
         sequences = spellings(self.tokenizer.target, words)
-        return (BannedWords(tuple(sequences)),) if sequences else ()
+        if not sequences:
+            return ()
+        from glassformer.generate.processors import BannedWords
+
+        return (BannedWords(tuple(sequences)),)

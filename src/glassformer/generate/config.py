@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from glassformer.errors import UserError
 from glassformer.generate.constraints import Constraints
-from glassformer.generate.processors import MinP, Processor, Temperature, TopK, TopP, Typical
+
+if TYPE_CHECKING:
+    from glassformer.generate.processors import Processor
 
 MAX_BEAM_SIZE = 512
 MAX_SAMPLES = 512
@@ -104,6 +107,8 @@ class SamplingConfig:
             )
         if self.max_new_tokens is not None and self.max_new_tokens < 1:
             raise UserError(f"--max-new-tokens {self.max_new_tokens}: must be 1 or more")
+        from glassformer.generate.processors import MinP, Temperature, TopK, TopP, Typical
+
         filters = (
             *(() if self.top_k is None else (TopK(self.top_k),)),
             TopP(self.top_p),
