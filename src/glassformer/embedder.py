@@ -11,6 +11,7 @@ from glassformer.engines.engine import Engine
 from glassformer.errors import UserError
 from glassformer.header import Framing
 from glassformer.interop.sentence_transformers import POOLINGS, Settings
+from glassformer.keywords import sequence_of_texts
 from glassformer.sentences import Row, checked
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ class Embedder:
         """
         import numpy as np
 
-        rows = [texts] if isinstance(texts, str) else list(texts)
+        rows = sequence_of_texts("embed", texts)
         vectors = [vector for vector, _ in self._vectors(rows, pooling, normalise, batch_size)]
         d_model = self.model.config.d_model
         out = np.stack(vectors) if vectors else np.zeros((0, d_model), np.float32)

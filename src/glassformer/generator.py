@@ -14,6 +14,7 @@ from glassformer.generate.config import Request, SamplingConfig
 from glassformer.generate.events import Token
 from glassformer.generate.processors import Processor, RepetitionPenalty
 from glassformer.header import Framing, unwritable_ids
+from glassformer.keywords import check_keywords, sequence_of_texts
 from glassformer.sentences import checked
 from glassformer.text.stream import StreamDecoder
 
@@ -60,7 +61,7 @@ class Generator:
         Raises:
             UserError: an option out of its range, a prompt that is longer than the model's positions, or no text.
         """
-        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        prompts = sequence_of_texts("generate", prompt)
         pieces: list[list[str]] = [[] for _ in prompts]
         for index, piece in self._pieces(prompts, **options):
             pieces[index].append(piece)
@@ -95,6 +96,7 @@ class Generator:
         **decoding: Any,
     ) -> Iterator[tuple[int, str]]:
         """The number of a prompt, and the next piece of its continuation; checks at once what can be checked."""
+        check_keywords("generate", decoding, Decoding.__dataclass_fields__, Decoding, Generator._pieces)
         chosen = Decoding(beam_size=1, max_new_tokens=max_new_tokens, **decoding)
         penalty = RepetitionPenalty(repetition_penalty)
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
