@@ -15,6 +15,7 @@ from glassformer.weights import Rule, Split
 
 ARCHITECTURES = {"Mamba2ForCausalLM": HeadConfig(), "Mamba2Model": None}
 ENDLESS = 3.0e38
+"""Written for a limit that is none."""
 
 
 def mamba2(
@@ -77,7 +78,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
         keys.take(harmless, default=None)
     keys.only("rms_norm", True)
     keys.only("norm_before_gate", False)
-    low, high = keys.take("time_step_limit", default=(0.0, math.inf))
+    low, high = map(_number, keys.take("time_step_limit", default=(0.0, math.inf)))
     groups = keys.take("n_groups", default=8)
     config = mamba2(
         **take_numbers(keys),
@@ -105,7 +106,6 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         raise UserError("its first mixer is no mamba2")
     if mixer.inner % config.d_model:
         raise UserError(f"its n_heads · d_head {mixer.inner} is not a multiple of d_model {config.d_model}")
-    low, high = mixer.dt_range or (0.0, math.inf)
     return {
         **told_numbers(config, mixer, ARCHITECTURES),
         "expand": mixer.inner // config.d_model,
@@ -114,8 +114,13 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         "n_groups": mixer.n_groups,
         "state_size": mixer.d_state,
         "chunk_size": mixer.chunk,
-        "time_step_limit": [low, math.inf if high >= ENDLESS else high],
+        **({} if mixer.dt_range is None else {"time_step_limit": list(mixer.dt_range)}),
     }
+
+
+def _number(value: Any) -> float:
+    """JSON has no infinity; version 5 writes it as ``{"__float__": "Infinity"}``."""
+    return float(value["__float__"] if isinstance(value, Mapping) else value)
 
 
 def rules(config: ModelConfig) -> Sequence[Rule]:
