@@ -137,5 +137,5 @@ def _format(path: Path) -> str | None:
         return None
     raise UserError(
         f"{path}: a file, but a model is a directory with {CONFIG} and model.safetensors in it, "
-        "a .gguf file or a llama2.c .bin"
+        "a .gguf file, or a .bin of rwkv.cpp or llama2.c"
     )

@@ -18,6 +18,7 @@ from glassformer.families import (
     gpt2,
     gpt3,
     llama,
+    lstm,
     mamba,
     mamba2,
     marian,
@@ -26,12 +27,16 @@ from glassformer.families import (
     qwen2,
     retnet,
     roberta,
+    rwkv4,
+    rwkv5,
+    rwkv7,
     t5,
     transformer,
     vit,
 )
 from glassformer.families.family import Family, Preset
 from glassformer.models.build import build_model
+from glassformer.schema import MOST_BLOCKS
 
 FAMILIES: tuple[Family, ...] = (
     transformer.FAMILY,
@@ -51,6 +56,10 @@ FAMILIES: tuple[Family, ...] = (
     roberta.FAMILY,
     distilbert.FAMILY,
     vit.FAMILY,
+    rwkv4.FAMILY,
+    rwkv5.FAMILY,
+    rwkv7.FAMILY,
+    lstm.FAMILY,
 )
 
 
@@ -82,6 +91,8 @@ def configure(preset: str, **overrides: Any) -> ModelConfig:
     for key in overrides:
         if key not in accepted:
             raise UserError(f"model.{key}: unknown setting of preset {preset}{_near(key, accepted)}")
+        if key.endswith("layers") and isinstance(overrides[key], int) and overrides[key] > MOST_BLOCKS:
+            raise UserError(f"model.{key} {overrides[key]}: a stack holds at most {MOST_BLOCKS} blocks")
     try:
         return validate_call(family.configure)(**{**entry.arguments, **overrides})
     except ValidationError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from glassformer.config import ModelConfig
     from glassformer.store import Loaded
 
-FORMATS = ("hf", "ct2", "gguf", "llama2c")
+FORMATS = ("hf", "ct2", "gguf", "rwkv_cpp", "llama2c")
 """Modules of this package, asked in this order."""
 
 
