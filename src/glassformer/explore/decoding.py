@@ -121,12 +121,14 @@ class Tree:
 
     def finish(self, best: Hypothesis) -> None:
         """Marks the path of the hypothesis that was chosen."""
-        ids = [*best.ids, *([self.eos_id] if best.finished else [])]
-        for last, _ in self.ended:
-            path = self.path(last)
-            if [self.nodes[each]["token"]["id"] for each in path] == ids:
-                for each in path:
-                    self.nodes[each]["fate"] = "best"
+        kept = (node for node in self.nodes if node["fate"] != "dropped")
+        at = {(node["parent"], node["token"]["id"]): node for node in kept}
+        last = -1
+        for index in (*best.ids, *([self.eos_id] if best.finished else [])):
+            at[last, index]["fate"] = "best"
+            last = at[last, index]["id"]
+        if last >= 0 and last not in (each for each, _ in self.ended):  # nothing was allowed behind it
+            self.ended.append((last, False))
 
     def hypotheses(self) -> list[dict[str, Any]]:
         """Those that were finished, best first."""
@@ -147,8 +149,9 @@ def steps(tree: Tree, model: Any, logprobs_TV: Tensor, n_source: int, n_prompt: 
         n_source: Tokens that the encoder read; 0 without one.
         n_prompt: Tokens that the decoder had read before the target's first: ``<s>``, or a prompt.
     """
-    told, spent = [], Costs(model, n_source)
-    for place in range(tree.forced + len(tree.rows)):
+    count = tree.forced + len(tree.rows)
+    told, spent = [], Costs(model, n_source, n_prompt + count)
+    for place in range(count):
         if place < tree.forced:
             candidates = tree.tokens.candidates(logprobs_TV[place], CANDIDATES)
             rows = [{"node": place - 1, "candidates": candidates}]
@@ -159,29 +162,26 @@ def steps(tree: Tree, model: Any, logprobs_TV: Tensor, n_source: int, n_prompt: 
 
 
 class Costs:
-    """Arithmetic and memory of decoding one hypothesis, as `models.describe` counts them."""
+    """Arithmetic and memory of decoding one hypothesis of at most ``longest`` tokens, as `models.describe` counts."""
 
-    def __init__(self, model: Any, n_source: int) -> None:
-        self.model, self.n_source = model, n_source
-        self.cross = sum(m.query.out_features for m in model.modules() if isinstance(m, CrossAttention))
-        self.kept = cost(model, 1)
-        self._flops: dict[int, int] = {}
-
-    def token(self, context: int) -> int:
-        """Forward FLOPs of one token that sees so many before it, itself included."""
-        if context not in self._flops:
-            # The count takes one context for both attentions; cross-attention sees the source instead.
-            own = cost(self.model, context).flops_per_target
-            self._flops[context] = own + 4 * self.cross * (self.n_source - context)
-        return self._flops[context]
+    def __init__(self, model: Any, n_source: int, longest: int) -> None:
+        self.n_source, self.kept = n_source, cost(model, 1)
+        cross = sum(module.query.out_features for module in model.modules() if isinstance(module, CrossAttention))
+        first, second, last = (cost(model, context).flops_per_target for context in (1, 2, longest))
+        own = [first + (second - first) * place for place in range(longest)]
+        if own[-1] != last:  # a window: what a token costs stops growing there
+            own = [cost(model, context).flops_per_target for context in range(1, longest + 1)]
+        # The count takes one context for both attentions; cross-attention sees the source instead.
+        self.tokens = [flops + 4 * cross * (n_source - place) for place, flops in enumerate(own, 1)]
+        """Forward FLOPs of each token, which sees those before it and itself."""
 
     def step(self, length: int, new: int) -> dict[str, int]:
         """Of a step that reads the last ``new`` of ``length`` tokens; without a cache it reads them all."""
-        every = [self.token(context) for context in range(1, length + 1)]
+        every = self.tokens[:length]
         memory = self.kept.cache_per_target * length + self.kept.cache_per_source * self.n_source
         return {
             "cache_tokens": length,
-            "cache_bytes": memory + getattr(self.kept, "cache_constant", 0),
+            "cache_bytes": memory + getattr(self.kept, "state", 0),
             "flops": sum(every[length - new :]),
             "flops_without_cache": sum(every),
         }
