@@ -25,7 +25,7 @@ export function drawing(each: Drawing) {
 
 const STYLES = [
   'fill', 'fill-opacity', 'stroke', 'stroke-width', 'stroke-opacity', 'stroke-dasharray', 'stroke-linecap', 'opacity', 'font-family', 'font-size',
-  'font-style', 'font-weight', 'letter-spacing', 'text-anchor', 'dominant-baseline', 'paint-order', 'visibility', 'display',
+  'font-style', 'font-weight', 'letter-spacing', 'text-anchor', 'dominant-baseline', 'paint-order', 'visibility', 'display', 'image-rendering',
 ] // prettier-ignore
 
 /** An SVG that stands alone: computed styles written into it, nothing outside needed. */
@@ -46,7 +46,8 @@ export function standalone(each: Drawing): string {
     to[i].removeAttribute('class')
   })
   copy.querySelectorAll('[data-screen-only]').forEach((node) => node.remove())
-  copy.insertAdjacentHTML('afterbegin', `<rect width="100%" height="100%" fill="${PAPER[mode()]}"/>`)
+  const [x, y] = copy.getAttribute('viewBox')!.split(/[ ,]+/)
+  copy.insertAdjacentHTML('afterbegin', `<rect x="${x}" y="${y}" width="100%" height="100%" fill="${PAPER[mode()]}"/>`)
   return new XMLSerializer().serializeToString(copy)
 }
 

@@ -7,13 +7,15 @@ export function short(value: number): string {
   if (value === 0) return '0'
   const size = Math.abs(value)
   const text = size >= 10000 || size < 0.0005 ? value.toExponential(1) : size >= 100 ? value.toFixed(0) : size >= 10 ? value.toFixed(1) : value.toFixed(size < 0.01 ? 4 : size < 1 ? 3 : 2)
-  return text.replace('-', '−').replace('e+', 'e')
+  return text.replaceAll('-', '−').replace('e+', 'e')
 }
 
-/** All that a float32 holds. */
+/** The shortest text that is this float32 and no other. */
 export function exact(value: number): string {
   if (!Number.isFinite(value)) return short(value)
-  return String(Number(value.toPrecision(8))).replace(/^-/, '−')
+  let digits = 6
+  while (digits < 9 && Math.fround(Number(value.toPrecision(digits))) !== Math.fround(value)) digits++
+  return String(Number(value.toPrecision(digits))).replaceAll('-', '−')
 }
 
 /** Always so many places, for columns that line up. */

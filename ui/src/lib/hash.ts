@@ -88,7 +88,7 @@ export function fromHash(hash: string): Selection {
   for (const [key, text] of new URLSearchParams(query)) {
     if (key.startsWith('~')) state.options[key.slice(1)] = text
     else if (key === 'prefix') state.prefix = text.split(',').filter(Boolean).map(Number).filter(Number.isInteger)
-    else if (key === 'view' || key === 'options' || !(key in DEFAULTS)) continue
+    else if (key === 'view' || key === 'options' || !Object.hasOwn(DEFAULTS, key)) continue
     else if (typeof DEFAULTS[key as keyof Selection] === 'number') {
       const number = Number(text)
       if (text !== '' && Number.isInteger(number)) Object.assign(state, { [key]: number })

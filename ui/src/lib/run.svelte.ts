@@ -1,6 +1,7 @@
 // The model and the run that the page is about. Views read `session`; they never start a run, but change `state`.
 
 import * as api from './api'
+import { picture } from './picture'
 import { point, state } from './state.svelte'
 import type { Architecture, ModelCard, Part, Run, RunRequest } from './types'
 
@@ -13,6 +14,8 @@ export const session = $state({
   busy: false,
   /** One line, or nothing. */
   error: '',
+  /** The error may pass: it is worth trying again. */
+  lost: false,
   /** An image, as base64, for a model of images. */
   image: '',
   attempt: 0,
@@ -20,12 +23,14 @@ export const session = $state({
 
 export const retry = () => session.attempt++
 
+let standard: string | undefined
+
 /** What the state asks of the server. */
 export function request(card: ModelCard): RunRequest {
   const [from, to] = direction(card) ?? []
   return {
     model: card.name,
-    ...(card.input === 'image' ? { image: session.image || undefined } : { text: state.text || card.example }),
+    ...(card.input === 'image' ? { image: session.image || (standard ??= picture()) } : { text: state.text || card.example }),
     from,
     to,
     target: state.target || undefined,
@@ -82,7 +87,7 @@ export function followState() {
 }
 
 function arrive(run: Run) {
-  Object.assign(session, { run, busy: false, error: '' })
+  Object.assign(session, { run, busy: false, error: state.model && state.model !== run.model ? session.error : '' })
   point(null)
   state.source = clamp(state.source, run.source.length)
   state.step = clamp(state.step, run.target.length)
@@ -91,7 +96,7 @@ function arrive(run: Run) {
 }
 
 function fail(error: Error) {
-  Object.assign(session, { busy: false, error: error.message })
+  Object.assign(session, { busy: false, error: error.message, lost: [0, 503].includes((error as api.Refusal).status) })
 }
 
 export const clamp = (index: number, length: number) => Math.max(0, Math.min(length - 1, index))

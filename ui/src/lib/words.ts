@@ -15,6 +15,7 @@ export const w = dictionary(
   {
     run: 'Run',
     text: 'Text',
+    picture: 'Choose a picture …',
     write: 'A sentence to look into',
     model: 'Model',
     direction: 'Direction',
@@ -47,6 +48,7 @@ export const w = dictionary(
     more: 'more',
     causal: 'in the future: masked (causal)',
     padding: 'padding: masked',
+    window: 'outside its window: not seen',
     encoder: 'Encoder',
     decoder: 'Decoder',
     cross: 'Cross-attention',
@@ -68,6 +70,7 @@ export const w = dictionary(
   {
     run: '运行',
     text: '文本',
+    picture: '选择图片……',
     write: '要看进去的一句话',
     model: '模型',
     direction: '方向',
@@ -100,6 +103,7 @@ export const w = dictionary(
     more: '其余',
     causal: '未来的词：因果掩码',
     padding: '填充：填充掩码',
+    window: '窗口之外：看不见',
     encoder: '编码器',
     decoder: '解码器',
     cross: '交叉注意力',

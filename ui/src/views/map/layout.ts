@@ -120,7 +120,7 @@ export function layout(architecture: Architecture, { open, entered, narrow = fal
             for (const each of aside.splice(0)) {
               const height = 38
               const left = stack === 'encoder'
-              const width = wide / 2 - 34
+              const width = Math.min(wide / 2 - 34, box.x - x - 16)
               boxes.push({ part: each, stack, x: left ? x : x + wide - width, y: box.y + box.height / 2 - height / 2, width, height })
             }
         }
@@ -137,7 +137,7 @@ export function layout(architecture: Architecture, { open, entered, narrow = fal
       plates.push({ stack, layer, open: isOpen, x, y, width: wide, height, parameters: parts.reduce((sum, part) => sum + part.parameters, 0) })
       y -= isOpen ? GAP : apart
     }
-    ends.push({ stack, x: middle, bottom: 0, top: y + GAP })
+    ends.push({ stack, x: middle, bottom: 0, top: boxes.at(-1)!.y + 12 })
     return -y
   }
 
