@@ -89,7 +89,9 @@ def _bpe(model: dict[str, Any], word: str) -> _Steps:
 def _wordpiece(model: dict[str, Any], word: str) -> _Steps:
     """From the left, the longest piece that fits; a word that comes to no end is unknown (Schuster & Nakajima 2012)."""
     vocab, prefix = model["vocab"], model["continuing_subword_prefix"]
-    unknown, steps, pieces, at = model["unk_token"], [], [], 0
+    unknown, at = model["unk_token"], 0
+    steps: _Steps = []
+    pieces: list[str] = []
     if len(word) > model["max_input_chars_per_word"]:
         return [{"pieces": [unknown], "note": "longer than any word that is looked up"}]
     while at < len(word):
