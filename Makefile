@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c requirements/constraints.txt
 
-.PHONY: demo test check clean
+.PHONY: demo test check ui clean
 
 demo: .venv/.installed
 	@printf '\n中文 → English\n'
@@ -24,6 +24,10 @@ check: .venv/.installed-for-tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest -q -m 'not slow' $(PYTEST_ARGS)
+
+# The page of `glassformer explore`; what it builds is kept in src/glassformer/explore/static, so only who changes ui/ needs Node.js.
+ui:
+	cd ui && npm ci --no-audit --no-fund && npm run check && npm test && npm run build
 
 clean:
 	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
