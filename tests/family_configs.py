@@ -85,7 +85,23 @@ RECURRENT: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {
 }
 """Recurrences, which stand in a decoder, and alone or in both directions in an encoder."""
 
-ATTENTIVE: dict[str, Callable[[st.DrawFn, bool], dict[str, Any]]] = {}
+
+def sliding(draw: st.DrawFn, decoder: bool) -> dict[str, Any]:
+    seen = dict(reach=draw(st.sampled_from([0, 1, 3])), dilation=draw(st.sampled_from([1, 2])), causal=decoder)
+    return dict(**seen, **sparse(draw), global_tokens=None if decoder else optional(draw, "first", "none"))
+
+
+def blocks(draw: st.DrawFn, decoder: bool) -> dict[str, Any]:
+    seen = dict(block=draw(st.sampled_from([1, 2])), random=draw(st.sampled_from([0, 1])), seed=draw(st.integers(0, 9)))
+    return dict(**seen, **sparse(draw), drawn=draw(st.sampled_from(["always", "training"])))
+
+
+def sparse(draw: st.DrawFn) -> dict[str, Any]:
+    heads, size = draw(st.sampled_from([(2, None), (3, 4)]))
+    return dict(n_heads=heads, d_head=size, bias=draw(st.booleans()), out_bias=optional(draw, True, False))
+
+
+ATTENTIVE: dict[str, Callable[[st.DrawFn, bool], dict[str, Any]]] = {"sliding": sliding, "blocks": blocks}
 """Kin of attention; the second argument says whether it stands in a decoder."""
 
 CHANNEL: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {
@@ -97,7 +113,7 @@ CHANNEL: dict[str, Callable[[st.DrawFn], dict[str, Any]]] = {
 @st.composite
 def kin(draw: st.DrawFn, decoder: bool) -> dict[str, Any]:
     """Any mixer but plain attention."""
-    name = draw(st.sampled_from([*RECURRENT, *ATTENTIVE]))
+    name = draw(st.sampled_from([*RECURRENT, *(name for name in ATTENTIVE if not decoder or name != "blocks")]))
     if name in ATTENTIVE:
         return dict(type=name, **ATTENTIVE[name](draw, decoder))
     mixer = dict(type=name, **RECURRENT[name](draw))

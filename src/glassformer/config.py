@@ -17,6 +17,7 @@ from glassformer.errors import UserError
 from glassformer.mixer_config import Activation as Activation
 from glassformer.mixer_config import AttentionConfig as AttentionConfig
 from glassformer.mixer_config import BidirectionalConfig as BidirectionalConfig
+from glassformer.mixer_config import BlocksConfig as BlocksConfig
 from glassformer.mixer_config import LSTMConfig as LSTMConfig
 from glassformer.mixer_config import Mamba2Config as Mamba2Config
 from glassformer.mixer_config import MambaConfig as MambaConfig
@@ -26,6 +27,8 @@ from glassformer.mixer_config import RetentionConfig as RetentionConfig
 from glassformer.mixer_config import RWKV4Config as RWKV4Config
 from glassformer.mixer_config import RWKV5Config as RWKV5Config
 from glassformer.mixer_config import RWKV7Config as RWKV7Config
+from glassformer.mixer_config import SlidingConfig as SlidingConfig
+from glassformer.mixer_config import SparseConfig as SparseConfig
 from glassformer.mixer_config import StateSpaceConfig as StateSpaceConfig
 from glassformer.position_config import AlibiConfig as AlibiConfig
 from glassformer.position_config import BiasConfig as BiasConfig
@@ -392,7 +395,7 @@ class ModelConfig(Config):
                     if name == "decoder"
                     else (not block.mixer.causal or isinstance(block.mixer, RecurrentConfig))
                 )
-                if not fits and isinstance(block.mixer, AttentionConfig):
+                if not fits and isinstance(block.mixer, AttentionConfig | SlidingConfig):
                     raise ValueError(f"{name} block {index}: self-attention is causal in the decoder and nowhere else")
                 if not fits:
                     raise ValueError(f"{name} block {index}: {block.mixer.type} sees later tokens; a decoder cannot")

@@ -6,9 +6,9 @@ standing in a model. Those of ``RecurrentConfig`` read from left to right and ca
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from glassformer.position_config import RotaryConfig
 from glassformer.schema import Config, Positive, PositiveFloat, type_or
@@ -251,6 +251,79 @@ class BidirectionalConfig(Config):
         return self.mixer.problem(d_model)
 
 
+class SparseConfig(Config):
+    """Base of attention that sees a part of the keys, so that its cost is linear in length."""
+
+    n_heads: Positive
+    d_head: Positive | None = None
+    """Size of one head; ``None`` means ``d_model / n_heads``."""
+    bias: bool = True
+    out_bias: bool | None = None
+    """Bias of the output projection; ``None`` means ``bias``."""
+
+    @property
+    def rotary(self) -> None:
+        """Positions are added to the embeddings."""
+        return None
+
+    def head_size(self, d_model: int) -> int:
+        """Size of one head."""
+        return self.d_head or d_model // self.n_heads
+
+    def problem(self, d_model: int) -> str | None:
+        """What keeps this attention from standing in a model of that width."""
+        if self.d_head is None and d_model % self.n_heads:
+            return f"d_model {d_model} is not a multiple of n_heads {self.n_heads}; change one, or give d_head"
+        return None
+
+
+class SlidingConfig(SparseConfig):
+    """A window that slides along, and a few tokens that see and are seen by all (Beltagy et al. 2020, section 3.1)."""
+
+    type: Literal["sliding"] = "sliding"
+    reach: Annotated[int, Field(ge=0)]
+    """Steps to each side; the paper's window is twice that."""
+    dilation: Positive = 1
+    """Places in a step: those between are not seen."""
+    causal: bool = False
+    """Sees no later token; there are no global tokens then."""
+    global_tokens: Literal["first", "none"] | None = None
+    """Which tokens are global where a pass does not say: the first real one of each row, or none.
+
+    ``None`` is ``first``, and ``none`` in causal attention, which has no global tokens: they would see later ones.
+    """
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.causal and self.global_tokens == "first":
+            raise ValueError("a global token sees later ones, so causal attention has none; leave global_tokens out")
+        return self
+
+
+class BlocksConfig(SparseConfig):
+    """Neighbouring, first, last and random blocks of keys (Zaheer et al. 2020, arXiv:2007.14062, section 2).
+
+    A text of at most ``5 + 2 · random`` blocks is read whole.
+    """
+
+    type: Literal["blocks"] = "blocks"
+    block: Positive = 64
+    """Tokens of one block."""
+    random: Annotated[int, Field(ge=0)] = 3
+    """Random blocks that each block sees."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """They are drawn from it once for all; each layer has another one."""
+    drawn: Literal["always", "training"] = "always"
+    """With ``training``, every random block is the first one outside of training (as `transformers` evaluates)."""
+    plan_len: Positive = 4096
+    """Texts of 1024, 3072 and 4096 tokens take the beginning of what is drawn for so many."""
+
+    @property
+    def causal(self) -> bool:
+        """Every block sees later ones."""
+        return False
+
+
 MixerConfig = Annotated[
     Annotated[AttentionConfig, Tag("attention")]
     | Annotated[RetentionConfig, Tag("retention")]
@@ -260,6 +333,8 @@ MixerConfig = Annotated[
     | Annotated[RWKV4Config, Tag("rwkv4")]
     | Annotated[RWKV5Config, Tag("rwkv5")]
     | Annotated[RWKV7Config, Tag("rwkv7")]
-    | Annotated[BidirectionalConfig, Tag("bidirectional")],
+    | Annotated[BidirectionalConfig, Tag("bidirectional")]
+    | Annotated[SlidingConfig, Tag("sliding")]
+    | Annotated[BlocksConfig, Tag("blocks")],
     Discriminator(type_or("attention")),
 ]

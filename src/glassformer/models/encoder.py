@@ -19,21 +19,35 @@ class Encoder(Model):
         self.encoder = Stack(config.encoder, config.d_model)
         self._build_head()
 
-    def hidden(self, inputs: Tensor, mask_BT: Tensor | None = None, token_types_BT: Tensor | None = None) -> Tensor:
+    def hidden(
+        self,
+        inputs: Tensor,
+        mask_BT: Tensor | None = None,
+        token_types_BT: Tensor | None = None,
+        global_BT: Tensor | None = None,
+    ) -> Tensor:
         """The last hidden states, shape (B, T, D); arguments are those of ``forward``."""
         x_BTD = self.embed(inputs) if token_types_BT is None else self.embed(inputs, token_types_BT)
-        return self.encoder(x_BTD, Context(mask_BS=mask_BT))
+        return self.encoder(x_BTD, Context(mask_BS=mask_BT, global_BT=global_BT))
 
-    def forward(self, inputs: Tensor, mask_BT: Tensor | None = None, token_types_BT: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        inputs: Tensor,
+        mask_BT: Tensor | None = None,
+        token_types_BT: Tensor | None = None,
+        global_BT: Tensor | None = None,
+    ) -> Tensor:
         """What the head says, or the last hidden states without a head.
 
         Args:
             inputs: Token ids (B, T), or pixels (B, C, H, W).
             mask_BT: True where a token is real; ``None`` when all are.
             token_types_BT: Segments of the tokens; 0 by default.
+            global_BT: True where a token sees and is seen by all others, with Longformer's attention, such as the
+                tokens of a question; ``None`` leaves it to the configuration.
 
         Returns:
             Hidden states (B, T, D); logits (B, T, V) of ids, (B, T, labels) or (B, labels) of labels, (B, T, 2) of
             spans; vectors (B, D).
         """
-        return self._output(self.hidden(inputs, mask_BT, token_types_BT), mask_BT)
+        return self._output(self.hidden(inputs, mask_BT, token_types_BT, global_BT), mask_BT)

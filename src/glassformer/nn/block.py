@@ -11,6 +11,7 @@ from glassformer.config import (
     AttentionConfig,
     BidirectionalConfig,
     BlockConfig,
+    BlocksConfig,
     Config,
     LSTMConfig,
     Mamba2Config,
@@ -20,6 +21,7 @@ from glassformer.config import (
     RWKV4Config,
     RWKV5Config,
     RWKV7Config,
+    SlidingConfig,
 )
 from glassformer.nn.attention import CrossAttention, SelfAttention
 from glassformer.nn.dropout import Dropout
@@ -32,6 +34,7 @@ from glassformer.nn.retention import Retention
 from glassformer.nn.rwkv import RWKV4
 from glassformer.nn.rwkv5 import RWKV5
 from glassformer.nn.rwkv7 import RWKV7
+from glassformer.nn.sparse import BlockAttention, SlidingAttention
 from glassformer.nn.ssm import Mamba, Mamba2
 from glassformer.nn.state import BlockState
 from glassformer.nn.tap import Tap
@@ -45,6 +48,8 @@ MIXERS: dict[type[Config], Callable[[Any, int], Mixer]] = {
     RWKV7Config: RWKV7,
     MambaConfig: Mamba,
     Mamba2Config: Mamba2,
+    SlidingConfig: SlidingAttention,
+    BlocksConfig: BlockAttention,
 }
 """The part that each configuration is of."""
 

@@ -24,6 +24,8 @@ class Context:
         bias_HTS: Added to the scores of self-attention.
         rotary: For each rotary configuration of the stack, the cosines and sines of this pass' tokens.
         holes: Whether padding stands between real tokens of some row; told where a mixer needs to know.
+        global_BT: Which tokens see and are seen by all, in attention that has such; ``None`` leaves it to its
+            configuration.
         slots: What a layer leaves for the later ones of its stack, by name.
     """
 
@@ -35,6 +37,7 @@ class Context:
     bias_HTS: Tensor | None = None
     rotary: Mapping[RotaryConfig, tuple[Tensor, Tensor]] = field(default_factory=dict)
     holes: bool = False
+    global_BT: Tensor | None = None
     slots: dict[str, Tensor] = field(default_factory=dict)
 
 
