@@ -11,14 +11,8 @@ from glassformer.families import build, configure
 from glassformer.header import Framing, Translation
 from glassformer.store import save_model
 from glassformer.text.tokenizer import Tokenizer
+from tests.explore.helpers import LINES
 from tests.randomised import randomise
-
-LINES = [
-    "我喜欢打篮球。",
-    "I like playing basketball.",
-    "我爱自然语言处理。",
-    "I love natural language processing.",
-] * 3
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,13 @@ import io
 
 import numpy as np
 
+LINES = [
+    "我喜欢打篮球。",
+    "I like playing basketball.",
+    "我爱自然语言处理。",
+    "I love natural language processing.",
+] * 3
+
 
 def floats(response) -> np.ndarray:
     """The numbers of an answer in their shape."""

@@ -19,7 +19,7 @@ from glassformer.families import build
 from glassformer.header import Translation
 from glassformer.store import save_model
 from glassformer.text.tokenizer import Tokenizer
-from tests.explore.helpers import floats
+from tests.explore.helpers import LINES, floats
 from tests.randomised import randomise
 
 TEXT = "我喜欢打篮球。"
@@ -296,7 +296,6 @@ def test_merges_are_applied_by_their_rank(client) -> None:
 def test_unigram_takes_the_best_path() -> None:
     from glassformer.explore.segment import segment
     from glassformer.explore.tokens import Tokens
-    from tests.explore.conftest import LINES
 
     tokenizer = Tokenizer.train([*LINES, "played plays player"], kind="unigram", vocab_size=330)
     tokens = Tokens(tokenizer)

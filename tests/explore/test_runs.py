@@ -12,9 +12,15 @@ import torch
 
 import glassformer as gf
 from glassformer.explore.models import Models
+from glassformer.explore.numbers import part_of
 from glassformer.explore.reading import RunRequest
 from glassformer.explore.runs import Gate, Runs
-from tests.explore.helpers import floats, picture
+from glassformer.families import build, configure, presets
+from glassformer.header import Framing
+from glassformer.store import save_model
+from glassformer.text.tokenizer import Tokenizer
+from tests.explore.helpers import LINES, floats, picture
+from tests.randomised import randomise
 
 TEXT = "我喜欢打篮球。"
 
@@ -279,3 +285,31 @@ def test_too_many_at_once_are_told_to_wait() -> None:
 def test_answers_are_plain_json(client) -> None:
     found = run(client, max_new_tokens=3)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+@pytest.mark.parametrize("preset", sorted(name for name in presets() if name.endswith("-tiny")))
+def test_a_model_of_every_family_runs(preset: str, tmp_path) -> None:
+    tokenizer = Tokenizer.train(LINES, vocab_size=330)
+    config = configure(preset)
+    if config.embed.type == "tokens":
+        config = configure(preset, vocab_size=tokenizer.vocab_size)
+    model = randomise(build(config))
+    text = config.embed.type == "tokens"
+    framing = Framing.of(tokenizer, config.kind)
+    save_model(tmp_path / preset, model, tokenizer if text else None, framing=framing if text else None)
+    runs = Runs(Models([str(tmp_path / preset)]))
+    given = {"text": "I like playing"} if text else {"image": picture()}
+    found = runs.make(RunRequest(model=preset, max_new_tokens=3, **given))
+    answer = found.answer
+    json.dumps(answer, allow_nan=False)
+    assert {info["name"] for info in answer["tensors"]} == set(found.opened.manifest.tensors)
+    for info in answer["tensors"]:
+        value = found.tensor(info["name"])
+        assert part_of(value, info["axes"], {}, info["name"]).isfinite().all() or "scores" in info["name"]
+    if config.kind != "encoder":
+        assert 1 <= len(answer["decoding"]["steps"]) <= 3
+        # Step by step with a state, and all at once: the same numbers.
+        first = len(answer["source"]) - 1 if config.kind == "decoder" else 0
+        best = answer["decoding"]["steps"][0]["rows"][0]["candidates"][0]
+        logprobs = found.tensor("head.logits")[0, first].log_softmax(-1)
+        assert best["logprob"] == pytest.approx(float(logprobs[best["token"]["id"]]), abs=1e-3)
