@@ -7,21 +7,24 @@ function inline(): Plugin {
   return {
     name: 'inline',
     enforce: 'post',
-    generateBundle(_, bundle) {
-      const page = bundle['index.html']
-      if (page?.type !== 'asset') return
-      let html = String(page.source)
-      for (const [name, file] of Object.entries(bundle)) {
-        if (file.type === 'chunk') {
-          const code = file.code.replaceAll('</script', '<\\/script').replaceAll('<!--', '<\\!--')
-          html = html.replace(/<script type="module"[^>]*><\/script>/, () => `<script type="module">${code}</script>`)
-        } else if (name.endsWith('.css')) {
-          html = html.replace(/<link rel="stylesheet"[^>]*>/, () => `<style>${file.source}</style>`)
-        } else continue
-        delete bundle[name]
-      }
-      delete bundle['index.html']
-      this.emitFile({ type: 'asset', fileName: 'page.html', source: html })
+    generateBundle: {
+      order: 'post',
+      handler(_, bundle) {
+        const page = bundle['index.html']
+        if (page?.type !== 'asset') return
+        let html = String(page.source)
+        for (const [name, file] of Object.entries(bundle)) {
+          if (file.type === 'chunk') {
+            const code = file.code.replaceAll('</script', '<\\/script').replaceAll('<!--', '<\\!--')
+            html = html.replace(/<script type="module"[^>]*><\/script>/, () => `<script type="module">${code}</script>`)
+          } else if (name.endsWith('.css')) {
+            html = html.replace(/<link rel="stylesheet"[^>]*>/, () => `<style>${file.source}</style>`)
+          } else continue
+          delete bundle[name]
+        }
+        delete bundle['index.html']
+        this.emitFile({ type: 'asset', fileName: 'page.html', source: html })
+      },
     },
   }
 }
