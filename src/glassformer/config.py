@@ -46,7 +46,7 @@ from glassformer.schema import Config as Config
 from glassformer.schema import Positive as Positive
 from glassformer.schema import PositiveFloat as PositiveFloat
 from glassformer.schema import explain as explain
-from glassformer.schema import type_or
+from glassformer.schema import MOST_BLOCKS, type_or
 
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -187,6 +187,10 @@ class StackConfig(Config):
             count = entry["repeat"]
             if set(entry) != {"repeat", "block"} or not isinstance(count, int) or count < 1:
                 raise ValueError(f'blocks entry {index}: equal blocks are given as {{"repeat": 6, "block": {{...}}}}')
+            if count > MOST_BLOCKS:
+                raise ValueError(
+                    f"blocks entry {index}: repeat {count}, but a stack holds at most {MOST_BLOCKS} blocks"
+                )
             blocks.extend([entry["block"]] * count)
         return {**data, "blocks": blocks}
 

@@ -6,17 +6,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from glassformer.schema import Config, Positive, PositiveFloat
+from glassformer.schema import Config, Length, Positive, PositiveFloat
 
 
 class SinusoidalConfig(Config):
     """Fixed sine and cosine positions (Vaswani et al. 2017, section 3.5)."""
 
     type: Literal["sinusoidal"] = "sinusoidal"
-    max_len: Positive = 1024
+    max_len: Length = 1024
     layout: Literal["interleaved", "halves"] = "interleaved"
-    base: Annotated[float, Field(gt=1)] = 10000.0
-    first: int = 0
+    base: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 10000.0
+    first: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
     """The position of the first token."""
 
 
@@ -24,8 +24,8 @@ class LearnedPositionConfig(Config):
     """One learned vector for each position."""
 
     type: Literal["learned"] = "learned"
-    max_len: Positive = 1024
-    first: Annotated[int, Field(ge=0)] = 0
+    max_len: Length = 1024
+    first: Annotated[int, Field(ge=0, le=2**24)] = 0
     """The row of the first token; rows before it are stored and never read (2 in BART and RoBERTa)."""
 
 
@@ -78,7 +78,7 @@ class RotaryConfig(Config):
     """Queries and keys turned by an angle that grows with the position (Su et al. 2021, arXiv:2104.09864)."""
 
     type: Literal["rotary"] = "rotary"
-    base: Annotated[float, Field(gt=1)] = 10000.0
+    base: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 10000.0
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of each head's features that turn (0.25 in GPT-NeoX)."""
     layout: Literal["halves", "interleaved"] = "halves"

@@ -10,8 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from glassformer.errors import UserError
 
-Positive = Annotated[int, Field(gt=0)]
-PositiveFloat = Annotated[float, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0, le=2**31 - 1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Length = Annotated[int, Field(gt=0, le=2**24)]
+"""Of a table of positions, which takes memory for each."""
+MOST_BLOCKS = 10_000
+"""Of a stack, which is written out block by block."""
 
 
 class Config(BaseModel):

@@ -37,6 +37,7 @@ from glassformer.families import (
 from glassformer.families.family import Family, Preset
 from glassformer.models.build import build_model
 from glassformer.schema import MOST_BLOCKS
+from glassformer.schema import MOST_BLOCKS
 
 FAMILIES: tuple[Family, ...] = (
     transformer.FAMILY,
@@ -91,6 +92,8 @@ def configure(preset: str, **overrides: Any) -> ModelConfig:
     for key in overrides:
         if key not in accepted:
             raise UserError(f"model.{key}: unknown setting of preset {preset}{_near(key, accepted)}")
+        if key.endswith("layers") and isinstance(overrides[key], int) and overrides[key] > MOST_BLOCKS:
+            raise UserError(f"model.{key} {overrides[key]}: a stack holds at most {MOST_BLOCKS} blocks")
         if key.endswith("layers") and isinstance(overrides[key], int) and overrides[key] > MOST_BLOCKS:
             raise UserError(f"model.{key} {overrides[key]}: a stack holds at most {MOST_BLOCKS} blocks")
     try:

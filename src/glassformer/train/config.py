@@ -138,7 +138,7 @@ class TrainSection(Config):
     """Padded source and target tokens of one batch."""
     accumulate: Positive = 1
     """Batches whose gradients are summed for one step."""
-    lr: Annotated[float, Field(gt=0)] = 1e-3
+    lr: PositiveFloat = 1e-3
     """The highest learning rate, reached after ``warmup`` steps; for ``noam`` a factor of the paper's formula."""
     schedule: Literal["inverse-sqrt", "noam", "cosine", "linear", "constant"] = "inverse-sqrt"
     warmup: NonNegative = 1000
@@ -146,12 +146,12 @@ class TrainSection(Config):
     """Where ``cosine`` and ``linear`` end, as a share of ``lr``."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """``muon`` orthogonalises the updates of the layers' matrices and leaves the rest to AdamW."""
-    muon_rate: Annotated[float, Field(gt=0)] = 2.5
+    muon_rate: PositiveFloat = 2.5
     """Learning rate of Muon's matrices, as a multiple of ``lr``."""
     betas: tuple[Dropout, Dropout] = (0.9, 0.98)
-    eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    clip: Annotated[float, Field(gt=0)] | None = 1.0
+    eps: PositiveFloat = 1e-8
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    clip: PositiveFloat | None = 1.0
     """Largest norm of the gradient."""
     label_smoothing: Dropout | None = None
     """By default 0.1 for ``seq2seq``, and 0 for what else is learnt."""
