@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,14 @@ def test_a_result_that_says_something_else_is_not_written(theirs: Path, monkeypa
 
     monkeypatch.setattr(converting, "save_model", spoilt)
     assert "not written, since the result is another model" in complaint(capsys, theirs, theirs.parent / "out")
+    assert [path.name for path in theirs.parent.iterdir()] == ["theirs"]
+
+
+@pytest.mark.parametrize(("to", "package"), [("ct2", "ctranslate2"), ("onnx", "onnx")])
+def test_what_has_to_be_installed_is_told(theirs: Path, capsys, monkeypatch, to: str, package: str) -> None:
+    for name in [package, *(name for name in sys.modules if name.startswith(f"{package}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    assert "pip install 'glassformer[convert]'" in complaint(capsys, theirs, theirs.parent / "out", "--to", to)
     assert [path.name for path in theirs.parent.iterdir()] == ["theirs"]
 
 

@@ -60,7 +60,7 @@ def test_a_prompt_comes_from_standard_input(folder: Path, capsys: Any, monkeypat
 @pytest.mark.parametrize(
     "arguments, said",
     [
-        (("x",), "no --model"),
+        (("x",), "missing option '--model' / '-m'"),
         (("x", "-m", "zh-en"), "generate needs one that goes on from a text"),
         (("x", "-m", "nowhere"), "no model 'nowhere'"),
         (("x", "-m", "zh-en", "--temperature", "-1"), "--temperature"),
@@ -77,3 +77,9 @@ def test_other_commands_say_what_such_a_model_is_for(folder: Path, capsys: Any):
     assert "no translator; glassformer generate" in capsys.readouterr().err
     assert main(["show", str(folder)]) == 0
     assert "decoder.layers" in (shown := capsys.readouterr().out) or "layers" in shown
+
+
+def test_the_help_says_that_the_model_is_required(capsys: Any):
+    assert main(["generate", "--help"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "--model" in line)
+    assert "*" in line or "[required]" in line

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -270,3 +273,60 @@ def test_numbers_are_said_as_they_are_read(repository):
             else:
                 group = group * 100 if word == "hundred" else group + values[word]
         assert total + group == number
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def alive(group: int) -> list[str]:
+    """Processes of a group that run, by what /proc tells of them behind their names: state, parent, group."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            state, _, its = file.read_text().rpartition(")")[2].split()[:3]
+            if int(its) == group and state != "Z":
+                found.append(str(file))
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="reads the process tree from /proc")
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_signal_while_a_run_starts_ends_it_with_one_line(tmp_path, number, code, said, workers):
+    """To the whole group, as a terminal sends it: no worker may die of it by itself, and none may be left."""
+    file = write(tmp_path, training(tmp_path, workers=workers))
+    command = [sys.executable, "-m", "glassformer", "train", file]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+        deadline = time.monotonic() + 120
+        started = (tmp_path / "run/.lock").exists if workers == 1 else lambda: len(children(run.pid)) > workers
+        # The workers, and beside them what tracks their shared memory.
+        while not started() and run.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        os.killpg(run.pid, number)
+        err = run.communicate(timeout=60)[1]
+    lines = [line for line in err.splitlines() if line and not line.startswith(("learn", "read"))]
+    assert (run.returncode, lines[-1]) == (code, f"glassformer: {said}") and "Traceback" not in err, err
+    deadline = time.monotonic() + 20
+    while alive(run.pid) and time.monotonic() < deadline:  # what tracks shared memory ends by itself
+        time.sleep(0.05)
+    assert alive(run.pid) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_to_the_group_of_a_run_saves_and_ends_it(tmp_path, number, code):
+    file = write(tmp_path, training(tmp_path, workers=2, steps=100_000, log_every=1))
+    command = [sys.executable, "-m", "glassformer", "train", file]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+        assert run.stderr is not None
+        for line in run.stderr:
+            if line.startswith("step"):
+                break
+        os.killpg(run.pid, number)
+        err = run.communicate(timeout=120)[1]
+    assert run.returncode == code and "Traceback" not in err and err.count("stopping after this step") == 1, err
+    assert (tmp_path / "run/last/model.safetensors").exists() and "--resume goes on" in err

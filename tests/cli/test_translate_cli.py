@@ -159,6 +159,8 @@ def test_empty_input_gives_empty_output_and_says_so(model, monkeypatch, capsys):
         (["--alignments"], ["--alignments", "--format jsonl"]),
         (["--alignment-heads", "a"], ["--alignment-heads 'a'", "numbers"]),
         (["--banned", ","], ["--banned ','", "words"]),
+        (["--banned", "word.txt"], ["--banned word.txt: no such file", "words with commas"]),
+        (["--banned", "no/words"], ["--banned no/words: no such file"]),
         (["--glossary", "absent.tsv"], ["absent.tsv"]),
         (["--prefix-file", "absent.txt"], ["absent.txt"]),
         (["-b", "0"], ["--beam-size 0", "512"]),

@@ -20,8 +20,11 @@ _SAMPLING = "Sampling"
 
 @app.command()
 def generate(
+    model: Annotated[
+        str,
+        typer.Option("--model", "-m", help="A MODEL, a Hugging Face directory, a .gguf file …", show_default=False),
+    ],
     prompt: Annotated[str | None, typer.Argument(help="What to go on from.", show_default="standard input")] = None,
-    model: Annotated[str, typer.Option("--model", "-m", help="A MODEL, a Hugging Face directory, a .gguf file …")] = "",
     max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", help="Most tokens to write.")] = 256,
     temperature: Annotated[
         float | None,
@@ -79,10 +82,6 @@ def generate(
         "repetition_penalty": repetition_penalty,
     }
     Decoding(beam_size=1, **decoding)  # told before a model is read
-    if not model:
-        raise UserError(
-            "no --model: say which model is to write, a directory or a .gguf file; see glassformer generate -h"
-        )
     text = _read() if prompt is None else prompt
     asked = decoding | {"stop": stop or [], "chat": chat, "system": system}
     generator = _open(model, precision, threads)

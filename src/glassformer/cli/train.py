@@ -28,8 +28,9 @@ def train(
         return
     from glassformer.train.loop import train as run
 
-    if run(config, overrides, resume=resume).interrupted:
-        raise typer.Exit(130)
+    outcome = run(config, overrides, resume=resume)
+    if outcome.interrupted:
+        raise typer.Exit(128 + outcome.signal)
 
 
 def _overrides(pairs: list[str]) -> dict[str, Any]:

@@ -163,6 +163,8 @@ def _words(banned: str | None) -> list[str]:
         return []
     if os.path.isfile(banned):
         return [word for line in read_lines(banned) if (word := line.strip())]
+    if os.sep in banned or os.path.splitext(banned)[1] in (".txt", ".tsv", ".csv", ".list"):
+        raise UserError(f"--banned {banned}: no such file; give a file of words, or words with commas between them")
     words = [stripped for word in banned.split(",") if (stripped := word.strip())]
     if not words:
         raise UserError(f"--banned {banned!r}: expected a file, or words with commas between them")

@@ -222,7 +222,7 @@ def _spec(config: ModelConfig) -> tuple[Any, Any]:
         from ctranslate2.specs import transformer_spec
         from ctranslate2.specs.model_spec import index_spec
     except ImportError:
-        raise UserError("writing CTranslate2's format needs its package: pip install ctranslate2") from None
+        raise UserError("writing CTranslate2's format needs its package: pip install 'glassformer[convert]'") from None
     if not isinstance(config.head, HeadConfig) or config.decoder is None:
         raise UserError("CTranslate2 cannot represent this model: it has no decoder with a language model's head")
 

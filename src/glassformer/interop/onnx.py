@@ -84,7 +84,7 @@ def export(directory: Path, model: Any) -> None:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError:
-        raise UserError("writing ONNX needs two packages: pip install onnx onnxscript") from None
+        raise UserError("writing ONNX needs two packages: pip install 'glassformer[convert]'") from None
     config = model.config
     device = next(model.parameters()).device
     mask_BS = torch.ones(2, 7, dtype=torch.bool, device=device)

@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import wait
 from types import ModuleType
 from typing import Any
@@ -29,15 +30,28 @@ Work = Callable[[Any, "Stop"], Any]
 
 
 class Stop:
-    """Set by the first Ctrl-C or SIGTERM: training then ends after its step, all saved. A second one interrupts."""
+    """Set by the first Ctrl-C or SIGTERM: training then ends after its step, all saved. A second one interrupts.
+
+    So does the first before training has begun, when there is nothing to save yet.
+    """
 
     def __init__(self) -> None:
-        # One shared byte rather than an Event, whose lock a signal handler could meet held by its own thread.
-        self._flag = multiprocessing.get_context("spawn").RawValue("b", 0)
+        # Shared bytes rather than an Event, whose lock a signal handler could meet held by its own thread.
+        context = multiprocessing.get_context("spawn")
+        self._number, self._begun = context.RawValue("b", 0), context.RawValue("b", 0)
 
     def is_set(self) -> bool:
         """Whether to stop."""
-        return bool(self._flag.value)
+        return bool(self._number.value)
+
+    @property
+    def number(self) -> int:
+        """That of the signal that set it, or 0."""
+        return int(self._number.value)
+
+    def begin(self) -> None:
+        """Says that training has begun."""
+        self._begun.value = 1
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -53,12 +67,16 @@ class Stop:
                 signal.signal(number, handler)
 
     def _on_signal(self, number: int, _: Any) -> None:
-        if not self._flag.value:
-            self._flag.value = 1
+        # torchrun passes on a Ctrl-C that its ranks had from the terminal already, so there none interrupts.
+        if (self._number.value or not self._begun.value) and not under_torchrun():
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            os.write(2, b"glassformer: terminated\n")
+            raise SystemExit(128 + number)
+        if not self._number.value:
+            self._number.value = number
             if os.environ.get("RANK", "0") == "0":
                 os.write(2, b"\nstopping after this step; once more stops at once and loses what is not saved\n")
-        elif not under_torchrun():  # which passes on a Ctrl-C that its ranks had from the terminal already
-            raise KeyboardInterrupt
 
 
 def under_torchrun() -> bool:
@@ -173,17 +191,19 @@ def _private_start() -> Iterator[None]:
     inherited from the first instruction on. A script that trains at its top level would train again in each worker.
     """
     script = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
+    # It lifts the mask when it starts, which would be before the first worker.
+    resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         sys.modules["__main__"] = script
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _worker(rank: int, size: int, port: int, work: Work, argument: Any, stop: Stop, channel: Any) -> None:
-    for number in SIGNALS:  # multiprocessing's resource tracker lifts the mask that this process started with
+    for number in SIGNALS:  # a library may lift the mask that this process started with
         signal.signal(number, signal.SIG_IGN)
     torch.set_num_threads(1)
     if rank:

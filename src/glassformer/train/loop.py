@@ -39,11 +39,13 @@ class Outcome:
         run: The run folder.
         step: Steps done.
         interrupted: Whether a signal ended it before its time.
+        signal: The number of that signal, or 0.
     """
 
     run: Path
     step: int
     interrupted: bool
+    signal: int = 0
 
 
 @dataclass(frozen=True)
@@ -144,6 +146,7 @@ class Trainer:
         self._begin_epoch()
         self._clock = time.monotonic()
         interrupted = False
+        self.stop.begin()
         while not (interrupted or self._finished()):
             if orphaned():
                 os._exit(1)
@@ -165,7 +168,7 @@ class Trainer:
         if saved != progress.step:
             self._save()
         self._end(interrupted)
-        return Outcome(self.run_dir, progress.step, interrupted)
+        return Outcome(self.run_dir, progress.step, interrupted, self.stop.number if interrupted else 0)
 
     def _finished(self) -> bool:
         patience = self.config.train.patience
