@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import PatchEmbedConfig
+from glassformer.config import ModelConfig, PatchEmbedConfig
 from glassformer.errors import UserError
 from glassformer.header import FORMAT_VERSION, Framing
 from glassformer.nn.mixer import Context
@@ -86,6 +86,7 @@ def export(directory: Path, model: Any) -> None:
     except ImportError:
         raise UserError("writing ONNX needs two packages: pip install 'glassformer[convert]'") from None
     config = model.config
+    _refuse_loops(config)
     device = next(model.parameters()).device
     mask_BS = torch.ones(2, 7, dtype=torch.bool, device=device)
     ids_BS, ids_BT = (
@@ -105,6 +106,16 @@ def export(directory: Path, model: Any) -> None:
     else:
         inputs = {"input": source, "input_mask": source}
         _export(directory / "model.onnx", model, (ids_BS, mask_BS), inputs, "output")
+
+
+def _refuse_loops(config: ModelConfig) -> None:
+    """Refuses, by name, parts whose work depends on the length: a graph would hold that of the example."""
+    try:
+        for _, stack in config.stacks:
+            for block in stack.blocks:
+                _ = block.attention, block.mlp
+    except UserError as error:
+        raise UserError(f"ONNX: {error}") from None
 
 
 def _export(file: Path, module: nn.Module, args: Any, inputs: dict[str, dict[int, str]], output: str) -> None:
