@@ -23,7 +23,8 @@ class NativeEngine(BuildHookInterface):
         print(f"native engine: built for {', '.join(sets)}", file=sys.stderr)
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
-        build_data["artifacts"].append(f"/{target.relative_to(self.root).as_posix()}")
+        for file in (target, builder.sum_of(target)):
+            build_data["artifacts"].append(f"/{file.relative_to(self.root).as_posix()}")
 
 
 def _builder(root):

@@ -12,7 +12,8 @@ from glassformer.runtime import build, library
 @pytest.fixture(scope="session", autouse=True)
 def native_library(tmp_path_factory) -> Path:
     sources = [file for pattern in ("*.cpp", "*.h") for file in build.SOURCES.glob(pattern)]
-    if library.FILE.exists() and library.FILE.stat().st_mtime >= max(file.stat().st_mtime for file in sources):
+    newest = max(file.stat().st_mtime for file in sources)
+    if build.sum_of(library.FILE).exists() and library.FILE.exists() and library.FILE.stat().st_mtime >= newest:
         return library.FILE
     if build.compiler() is None:
         pytest.skip("no native library is built here, and there is no C++ compiler to build one")

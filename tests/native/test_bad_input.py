@@ -188,6 +188,22 @@ def test_weights_that_are_no_numbers_are_not_packed(config, value, tmp_path):
         assert parameter.isfinite().all() and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("eps", [float("inf"), float("nan"), 1e300])
+def test_numbers_that_float32_does_not_hold_are_not_packed(config, eps, tmp_path):
+    layers = list(config.encoder.blocks)
+    norm = layers[0].norm.model_copy(update={"eps": eps})
+    encoder = config.encoder.model_copy(update={"blocks": (layers[0].model_copy(update={"norm": norm}), *layers[1:])})
+    with pytest.raises(UserError, match="eps is .*; it must be a finite number"):
+        pack(module_of(config), config.model_copy(update={"encoder": encoder}), tmp_path / "model.packed")
+
+
+def test_a_table_of_absurdly_many_positions_is_not_packed(config, tmp_path):
+    position = config.decoder.position.model_copy(update={"max_len": 2**31 - 1})
+    decoder = config.decoder.model_copy(update={"position": position})
+    with pytest.raises(EngineUnavailable, match="a table of 2147483647 positions"):
+        pack(module_of(config), config.model_copy(update={"decoder": decoder}), tmp_path / "model.packed")
+
+
 def test_weights_of_another_shape_than_the_configuration_says_are_not_packed(config, tmp_path):
     module = module_of(config)
     for name, parameter in list(module.named_parameters()):
@@ -222,6 +238,33 @@ def test_a_file_cut_short_anywhere_or_with_more_behind_is_refused(file, tmp_path
     refused(cut)
     cut.mkdir()
     refused(cut)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "emptied", "a byte changed", "without its sum"])
+def test_a_library_that_is_not_what_was_built_is_refused_before_it_is_loaded(damage, tmp_path):
+    copy, whole = tmp_path / library.FILE.name, library.FILE.read_bytes()
+    middle = len(whole) // 2
+    content = {
+        "truncated": whole[:middle],
+        "emptied": b"",
+        "a byte changed": whole[:middle] + b"?" + whole[middle + 1 :],
+    }
+    copy.write_bytes(content.get(damage, whole))
+    if damage != "without its sum":
+        name = f"{copy.name}.sum"
+        (tmp_path / name).write_bytes(library.FILE.with_name(name).read_bytes())
+    code = f"""
+import sys
+from pathlib import Path
+from glassformer.runtime import library
+library.FILE = Path({str(copy)!r})
+try:
+    library.library()
+except library.EngineUnavailable as error:
+    print(error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0 and ran.stdout.endswith("install the package again\n"), ran.stderr
 
 
 def test_a_file_of_another_kind_or_version_is_refused(file, tmp_path):

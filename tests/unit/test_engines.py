@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -279,6 +280,22 @@ print({{"torch", "sacrebleu"}} & set(sys.modules) if native else set())  # Typer
     assert ran.returncode == 0, ran.stderr
     lines = ran.stdout.splitlines()
     assert lines[0] == lines[-1] == "set()" and lines[-2].startswith('{"score"')
+
+
+@pytest.mark.parametrize("engine", ["native", "torch", "model"])
+def test_weights_that_are_no_numbers_are_told_in_one_line(engine, model, tmp_path, capsys):
+    from safetensors.torch import load_file, save_file
+
+    from glassformer.cli.main import main
+
+    broken = tmp_path / "broken"
+    shutil.copytree(model, broken)
+    weights = load_file(broken / "model.safetensors")
+    weights["encoder.layers.0.ffn.up.weight"][0] = float("nan")
+    save_file(weights, broken / "model.safetensors")
+    assert main(["translate", "-m", os.fspath(broken), "--engine", engine, "The cat"]) == 2
+    said = capsys.readouterr()
+    assert not said.out and len(said.err.splitlines()) == 1 and "NaN" in said.err
 
 
 def test_alignments_and_inline_tags_in_the_native_engine_load_no_pytorch(model, tmp_path, monkeypatch):

@@ -113,6 +113,8 @@ def _diagnose(error: Exception) -> tuple[str, int]:
     """One line for an error, and the exit code."""
     if isinstance(error, UserError):
         return str(error), 2
+    if isinstance(error, FloatingPointError):
+        return f"{error}; its weights are no good: train it again, or give another model", 2
     if hasattr(error, "format_message"):  # Typer's usage errors, whose class moved between its releases
         return _usage(error), 2
     if _is_disk_full(error):

@@ -35,6 +35,7 @@ from glassformer.config import (
 from glassformer.engines.engine import Unavailable
 from glassformer.engines.model import ModelEngine
 from glassformer.engines.products import Product, build_product
+from glassformer.errors import UserError
 from glassformer.generate.protocol import Decodable
 from glassformer.nn.attention import SelfAttention
 from glassformer.nn.block import Block
@@ -82,12 +83,16 @@ class TorchEngine(ModelEngine):
 
     Raises:
         Unavailable: the module has a part that is not known here, or int8 is absent or would change what it says.
+        UserError: a weight is NaN or infinite.
     """
 
     name = "torch"
 
     def __init__(self, module: Seq2Seq, precision: str = "auto") -> None:
         _refuse_unknown(module.config)
+        for name, weight in module.state_dict().items():
+            if weight.is_floating_point() and not weight.isfinite().all():
+                raise UserError(f"{name}: holds NaN or infinity, so the model cannot be run; train it again")
         super().__init__(module, "cpu", precision)
         fast = FastSeq2Seq(self.module, self.precision)
         if self.precision == "int8" and (cosine := _cosine(self.module, fast)) < FAITHFUL:

@@ -103,6 +103,8 @@ def angles(config: RotaryConfig, size: int) -> tuple[np.ndarray, float]:
         frequencies = kept * frequencies + (1 - kept) * frequencies / scaling.factor
     elif scaling is not None:
         raise EngineUnavailable(f"it does not know the scaling {scaling.type}")
+    if not np.isfinite(frequencies).all():
+        raise UserError(f"rotary positions: base {config.base} gives angles that are no numbers")
     return frequencies, 1.0
 
 

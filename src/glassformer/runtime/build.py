@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -93,8 +94,20 @@ def build(target: Path, machine: str = platform.machine(), extra: str = "", sets
         # Moved into place in one step: a process that has the old one loaded keeps it.
         staged = target.with_name(f"{target.name}.{os.getpid()}.tmp")
         shutil.copyfile(library, staged)
+        sum_of(target).unlink(missing_ok=True)
         os.replace(staged, target)
+        sum_of(target).write_text(checksum(target))
     return list(built)
+
+
+def sum_of(library: Path) -> Path:
+    """The file that says what a library is, so that half of one, which would crash the process, is not loaded."""
+    return library.with_name(f"{library.name}.sum")
+
+
+def checksum(library: Path) -> str:
+    content = library.read_bytes()
+    return f"{len(content)} {zlib.crc32(content):08x}"
 
 
 def _run(command: str) -> str | None:

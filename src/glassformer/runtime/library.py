@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import zlib
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,7 @@ def library() -> ctypes.CDLL:
     file = FILE
     if not file.exists():
         raise EngineUnavailable("it was not built when the package was installed, for lack of a C++17 compiler")
+    _check_whole(file)
     try:
         loaded = ctypes.CDLL(str(file))
         version = loaded.gf_abi_version()
@@ -129,6 +131,16 @@ def library() -> ctypes.CDLL:
         function = getattr(loaded, name)
         function.argtypes, function.restype = arguments, result
     return loaded
+
+
+def _check_whole(file: Path) -> None:
+    """Refuses a library that is not what was built: mapping half a file ends the process at its first missing page."""
+    try:
+        content, wanted = file.read_bytes(), file.with_name(f"{file.name}.sum").read_text()
+    except OSError as error:
+        raise EngineUnavailable(f"{file.name} cannot be read ({error}); install the package again") from None
+    if wanted != f"{len(content)} {zlib.crc32(content):08x}":
+        raise EngineUnavailable(f"{file.name} is not as it was built, truncated perhaps; install the package again")
 
 
 def kernel_sets() -> list[str]:

@@ -53,6 +53,9 @@ GROUP = {"fp32": 1, "bf16": 2, "int8": 4}
 FAITHFUL = 0.998
 """The least cosine between int8's logits and float32's with which "auto" takes int8."""
 
+MOST_POSITIONS = 1 << 28
+"""Numbers in a table of positions that no weights bound: 1 GiB of them."""
+
 Weights = Mapping[str, np.ndarray]
 
 
@@ -112,7 +115,10 @@ class Packer:
     def _stack(self, name: str, config: StackConfig) -> dict[str, Any]:
         position = config.position
         positions = None
-        if isinstance(position, SinusoidalConfig):  # the same for both stacks, as a rule: stored once
+        if isinstance(position, SinusoidalConfig):
+            if position.max_len > MOST_POSITIONS // self.config.d_model:
+                raise EngineUnavailable(f"{name}: a table of {position.max_len} positions is more than it holds")
+            # The same for both stacks, as a rule: stored once.
             if position not in self._sinusoids:
                 self._sinusoids[position] = self._array(padded(sinusoids(position, self.config.d_model), PANEL))
             positions = self._sinusoids[position]
@@ -180,7 +186,7 @@ class Packer:
     def _projections(self, name: str, parts: tuple[str, ...], config: AttentionConfig) -> dict[str, Any]:
         """Projections into heads, one under the other; queries are scaled here, once for all."""
         size = config.head_size(self.config.d_model)
-        scale = config.scale or 1 / math.sqrt(size)
+        scale = _single(config.scale or 1 / math.sqrt(size), f"{name}: scale")
         matrices = []
         for part in parts:
             heads = config.n_heads if part == "query" else config.n_kv_heads or config.n_heads
@@ -247,7 +253,7 @@ class Packer:
         return {
             "gain": self._array(padded(gain, PANEL)),
             "bias": self._array(padded(bias, PANEL)),
-            "eps": config.eps,
+            "eps": _single(config.eps, f"{name}: eps"),
             "rms": int(rms),
         }
 
@@ -256,6 +262,13 @@ class Packer:
         self.blobs.append((at, array))
         self.size += -(-array.nbytes // packed_format.ALIGNMENT) * packed_format.ALIGNMENT
         return {"at": at, "bytes": array.nbytes}
+
+
+def _single(value: float, what: str) -> float:
+    """A number that float32 holds."""
+    if not abs(value) < 3e38:  # nor NaN
+        raise UserError(f"{what} is {value}; it must be a finite number")
+    return value
 
 
 def pack(directory: Path, precision: str, file: Path) -> None:
