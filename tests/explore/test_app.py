@@ -305,6 +305,36 @@ def test_unigram_takes_the_best_path() -> None:
         assert [p for word in told["words"] for p in word["steps"][-1]["pieces"]] == tokenizer.tokens(text)
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("byte_fallback", [False, True])
+def test_sentencepiece_models_are_followed_by_their_scores(kind: str, byte_fallback: bool) -> None:
+    import io
+
+    import sentencepiece
+
+    from glassformer.explore.segment import segment
+    from glassformer.explore.tokens import Tokens
+    from glassformer.text.sentencepiece import SentencePieceTokenizer
+
+    proto = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(LINES * 3),
+        model_writer=proto,
+        model_type=kind,
+        vocab_size=80 + 256 * byte_fallback,
+        hard_vocab_limit=False,
+        byte_fallback=byte_fallback,
+        minloglevel=2,
+    )
+    tokenizer = SentencePieceTokenizer(proto.getvalue())
+    tokens = Tokens(tokenizer)
+    for text in (*LINES[:4], " two  blanks", "unseen ζζ 龘", "playinglike"):
+        told = segment(tokens, text)
+        assert [p for word in told["words"] for p in word["steps"][-1]["pieces"]] == tokenizer.tokens(text)
+    told = segment(tokens, "playing")
+    assert len(told["words"][0]["steps"]) > 3, "the way there is told, too"
+
+
 def test_a_deep_model_and_64_tokens_are_told_within_a_second(tmp_path) -> None:
     tokenizer = Tokenizer.train(["我喜欢打篮球。", "I like playing basketball."] * 3, vocab_size=340)
     shape = dict(encoder_layers=6, decoder_layers=6, d_model=256, n_heads=4, d_ff=1024, dropout=0.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +22,7 @@ from glassformer.explore.runs import Run, Runs
 from glassformer.explore.segment import segment
 from glassformer.explore.training import Lesson
 from glassformer.explore.worked import worked
+from glassformer.sentences import direction_of
 
 BEAM_SIZE = 4
 """What the page asks for unless it is told otherwise."""
@@ -53,7 +55,7 @@ def write_page(text: str | None, given: Sequence[str], source: str | None, to: s
     """The page of one text, as HTML that needs no server.
 
     Args:
-        text: What the first model reads; None is its example.
+        text: What the first model reads, or the path of an image; None is its example.
         given: Models; the first one is used, or the bundled translator.
         source, to: Languages, where the model has several.
 
@@ -78,15 +80,18 @@ def answers(text: str | None, given: Sequence[str], source: str | None, to: str 
     opened = models[card.name]
     told = card.to_dict()
     told["example"] = text or told["example"]
-    asked: dict[str, Any] = {"model": card.name, "text": told["example"], "beam_size": BEAM_SIZE}
+    asked: dict[str, Any] = {"model": card.name, "beam_size": BEAM_SIZE}
+    picture: dict[str, Any] = {}
+    if told["input"] == "image":  # the page asks for no image by name, so that its answer is the one it finds
+        picture = {"image": _picture(text)}
+    else:
+        asked["text"] = told["example"]
     if opened.translation is not None:
-        from glassformer.sentences import direction_of
-
         direction = direction_of(told["example"], opened.sentences.possible_directions(source, to))
         if direction is not None:  # the page then finds no other one to ask for
             asked |= {"from": direction[0], "to": direction[1]}
             told["directions"] = [list(direction)]
-    run = Runs(models).make(RunRequest(**asked))
+    run = Runs(models).make(RunRequest(**asked, **picture))
     found: Answers = {
         "GET /api/models": {"json": [told]},
         f"GET /api/models/{_quoted(card.name)}": {"json": opened.architecture()},
@@ -98,6 +103,12 @@ def answers(text: str | None, given: Sequence[str], source: str | None, to: str 
         found[f"GET /api/runs/{run.answer['id']}/lens?stack={stack}"] = _lens(run, stack)
     found |= _segmentations(opened, told["example"], run)
     return found | _numbers(opened, run)
+
+
+def _picture(path: str | None) -> str:
+    if path is None or not Path(path).is_file():
+        raise UserError(f"--html: this model reads images; give the path of one instead of {path or 'nothing'}")
+    return base64.b64encode(Path(path).read_bytes()).decode()
 
 
 def _lens(run: Run, stack: str) -> dict[str, Any]:

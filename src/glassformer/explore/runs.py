@@ -16,7 +16,7 @@ from torch import Tensor
 
 from glassformer.decoding import BEAM_SIZE, LENGTH_PENALTY
 from glassformer.explore.models import Models, Opened
-from glassformer.explore.problem import Busy, Missing, Problem, TooLong
+from glassformer.explore.problem import Busy, Missing, Problem
 from glassformer.explore.reading import RunRequest, Source, read
 from glassformer.explore.writing import Written, write
 from glassformer.trace.recorder import Trace, record
@@ -176,6 +176,3 @@ def _told(opened: Opened, trace: Mapping[str, Tensor]) -> list[dict[str, Any]]:
         for name in known
         if name in trace
     ]
-
-
-__all__ = ["MOST_TOKENS", "Run", "RunRequest", "Runs", "TooLong", "perform"]

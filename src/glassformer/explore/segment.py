@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from typing import Any
 
 import tokenizers
@@ -139,7 +140,7 @@ def _unigram(model: dict[str, Any], word: str) -> _Steps:
             note = f"{piece}: {scores[piece]:.2f}, in all {total:.2f}"
         else:
             spelled = [f"<0x{byte:02X}>" for byte in piece.encode()]
-            if model.get("byte_fallback") and all(byte in scores for byte in spelled):
+            if model.get("byte_fallback") and all(byte in model.get("bytes", scores) for byte in spelled):
                 pieces += spelled
             elif not (pieces and pieces[-1] == unknown):
                 pieces.append(str(unknown))
@@ -156,17 +157,61 @@ def _whole(model: dict[str, Any], word: str) -> _Steps:
 
 
 def _by_library(tokens: Tokens, text: str, told: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the `sentencepiece` library says, of which the way is not told."""
-    tokenizer = tokens.tokenizer
-    kind = tokenizer.kind if tokenizer.kind in ("bpe", "unigram") else "words"
-    normalized = "▁" + tokenizer.normalize(text).replace(" ", "▁")
-    scores = []
-    backend = tokenizer.backend
-    for token in told:
-        score = backend.GetScore(token["id"]) if hasattr(backend, "GetScore") else None
-        scores.append(token["piece"] if score is None else f"{token['piece']} {score:.2f}")
-    steps: _Steps = [
-        {"pieces": list(normalized)},
-        {"pieces": [token["piece"] for token in told], "note": " · ".join(scores)},
-    ]
-    return {"kind": kind, "normalized": normalized, "words": [{"word": normalized, "steps": steps}], "tokens": told}
+    """A SentencePiece model: its own scores lead the way, as long as that ends where the library does."""
+    normalized = str(tokens.tokenizer.backend.Normalize(text))
+    pieces = [token["piece"] for token in told]
+    kind = tokens.tokenizer.kind if tokens.tokenizer.kind in ("bpe", "unigram") else "words"
+    words: list[dict[str, Any]] = []
+    if kind != "words":
+        table, follow = _scored(tokens), _unigram if kind == "unigram" else _scored_bpe
+        for cut in (re.findall(r"▁[^▁]*|^[^▁]+", normalized), [normalized]):
+            words = [{"word": word, "steps": follow(table, word)} for word in cut]
+            if [piece for word in words for piece in word["steps"][-1]["pieces"]] == pieces:
+                return {"kind": kind, "normalized": normalized, "words": words, "tokens": told}
+    words = [{"word": normalized, "steps": [{"pieces": list(normalized)}, {"pieces": pieces}]}]
+    return {"kind": kind, "normalized": normalized, "words": words, "tokens": told}
+
+
+def _scored(tokens: Tokens) -> dict[str, Any]:
+    """The table of a SentencePiece model, in the form that `_unigram` reads."""
+    held: dict[str, Any] | None = getattr(tokens, "table", None)
+    if held is None:
+        library = tokens.tokenizer.backend
+        vocab = [(library.IdToPiece(index), library.GetScore(index)) for index in range(library.GetPieceSize())]
+        plain = [
+            index
+            for index in range(len(vocab))
+            if not (library.IsControl(index) or library.IsUnknown(index) or library.IsByte(index))
+        ]
+        scores = dict(vocab[index] for index in plain)
+        whole = {vocab[index][0]: 0.0 for index in range(len(vocab)) if library.IsByte(index)}
+        unknown = library.unk_id()
+        held = {"vocab": vocab, "scores": scores, "unk_id": unknown, "bytes": whole, "byte_fallback": bool(whole)}
+        tokens.table = held  # type: ignore[attr-defined]
+    return held
+
+
+def _scored_bpe(model: dict[str, Any], word: str) -> _Steps:
+    """Of all neighbours that make a piece, those of the best score are joined, the leftmost first."""
+    scores, bytes_ = model["scores"], model["bytes"]
+    pieces = list(word)
+    steps: _Steps = [{"pieces": list(pieces)}]
+    while True:
+        joined = [pieces[at] + pieces[at + 1] for at in range(len(pieces) - 1)]
+        found = [(-scores[piece], at) for at, piece in enumerate(joined) if piece in scores]
+        if not found:
+            break
+        score, at = min(found)
+        merged = pieces[at : at + 2]
+        pieces[at : at + 2] = [joined[at]]
+        steps.append({"pieces": list(pieces), "merged": merged, "note": f"score {-score:.0f}"})
+    told: list[str] = []
+    for piece in pieces:
+        spelled = [f"<0x{byte:02X}>" for byte in piece.encode()]
+        if piece in scores:
+            told.append(piece)
+        elif bytes_:
+            told += spelled
+        elif not told or told[-1] != model["vocab"][model["unk_id"]][0]:
+            told.append(model["vocab"][model["unk_id"]][0])
+    return steps if told == pieces else [*steps, {"pieces": told, "note": "what has no piece"}]
