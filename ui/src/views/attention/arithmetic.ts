@@ -49,10 +49,11 @@ export const sizeOf = (values: Numbers): number => {
 export const bySize = (values: Numbers): number[] =>
   Array.from({ length: values.length }, (_, i) => i).sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]) || a - b)
 
-/** The heaviest `most` of them and `keep`, in the order of the text. */
+/** The heaviest `most` of them and `keep`, in the order of the text; where there are more, those of no weight are left out. */
 export function foremost(weights: Numbers, most: number, keep = -1): number[] {
   const first = bySize(weights).slice(0, most)
-  if (keep >= 0 && keep < weights.length && !first.includes(keep)) first.splice(-1, 1, keep)
+  if (weights.length > most) while (first.length > 1 && !weights[first.at(-1)!]) first.pop()
+  if (keep >= 0 && keep < weights.length && !first.includes(keep)) first.splice(first.length < most ? first.length : -1, 1, keep)
   return first.sort((a, b) => a - b)
 }
 
@@ -73,4 +74,17 @@ export function headShares(z: Numbers, row: Numbers, heads: number): number[] {
     for (let k = 0; k < width; k++) sum += z[h * width + k] * row[h * width + k]
     return sum
   })
+}
+
+/** A matrix of at most `most` rows and columns for a small picture: each cell holds the value of greatest size among those that it stands for. */
+export function pooled(values: Numbers, rows: number, cols: number, most: number): { values: Numbers; rows: number; cols: number } {
+  const [tall, wide] = [Math.min(rows, most), Math.min(cols, most)]
+  if (tall === rows && wide === cols) return { values, rows, cols }
+  const out = new Float32Array(tall * wide)
+  for (let r = 0; r < rows; r++)
+    for (let c = 0; c < cols; c++) {
+      const at = Math.floor((r * tall) / rows) * wide + Math.floor((c * wide) / cols)
+      if (Math.abs(values[r * cols + c]) > Math.abs(out[at])) out[at] = values[r * cols + c]
+    }
+  return { values: out, rows: tall, cols: wide }
 }

@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 
 import type { Architecture, Part, Run } from '../../lib/types'
-import { agrees, bySize, foremost, gathered, headShares, products, softmax, total, unscaled } from './arithmetic'
+import { agrees, bySize, foremost, gathered, headShares, pooled, products, softmax, total, unscaled } from './arithmetic'
 import { along, choices, habits, hidden, isSoftmax, ofHead, recorded, sharedHead, siblings } from './which'
 
 // A small generator, so that every run sees the same numbers.
@@ -55,6 +55,8 @@ describe('one cell', () => {
     expect(foremost([0.1, 0.5, 0.2, 0.2], 2)).toEqual([1, 2])
     expect(foremost([0.1, 0.5, 0.2, 0.2], 2, 0)).toEqual([0, 1])
     expect(foremost([0.1, 0.5], 5, 0)).toEqual([0, 1])
+    expect(foremost([0, 0.5, 0, 0.5, 0], 4)).toEqual([1, 3])
+    expect(foremost([0, 0.5, 0, 0.5, 0], 4, 4)).toEqual([1, 3, 4])
   })
   it('gathers values by weight: the columns sum to z', () => {
     const next = random(3)
@@ -67,6 +69,10 @@ describe('one cell', () => {
       for (let s = 0; s < keys; s++) z += weights[s] * values[s * width + j]
       expect(rows[j] + rows[3 + j] + rows[6 + j] + rows[9 + j]).toBeCloseTo(z, 5)
     }
+  })
+  it('keeps what is large in a small picture', () => {
+    expect(pooled([1, 2, 3, 4], 2, 2, 8).values).toEqual([1, 2, 3, 4])
+    expect(Array.from(pooled([0, 1, 0, 0, 0, -5, 2, 0, 0, 0, 0, 0, 0, 0, 0, 3], 4, 4, 2).values)).toEqual([-5, 2, 0, 3])
   })
   it('shares the output among heads', () => {
     expect(headShares([1, 2, 3, 4], [1, 1, 10, 10], 2)).toEqual([3, 70])
