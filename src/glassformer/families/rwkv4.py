@@ -88,9 +88,12 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
         eps=keys.take("layer_norm_epsilon", default=1e-5),
         tie=keys.take("tie_word_embeddings", default=False),
     )
+    assert config.decoder is not None
+    # Its last norm is built without the ε of the others.
+    decoder = config.decoder.model_copy(update={"final_norm": LayerNormConfig(eps=1e-5)})
     head = keys.architecture(ARCHITECTURES)
     keys.done()
-    return config.model_copy(update={"head": head})
+    return config.model_copy(update={"head": head, "decoder": decoder})
 
 
 def to_hf(config: ModelConfig) -> dict[str, Any]:
