@@ -3,6 +3,7 @@
 import errno
 import socket
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlencode
@@ -80,6 +81,7 @@ def _serve(app: "FastAPI", listening: socket.socket) -> None:
     import uvicorn
 
     print("Ctrl-C stops it", file=sys.stderr)
+    threading.Thread(target=app.state.models.read_ahead, daemon=True).start()
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     try:
         uvicorn.Server(config).run(sockets=[listening])

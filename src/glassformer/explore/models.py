@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -145,6 +146,11 @@ class Models:
         self._cards = {name: _card(name, path) for name, path in paths.items()}
         self._opened: dict[str, Opened] = {}
         self._locks = {name: threading.Lock() for name in paths}
+
+    def read_ahead(self) -> None:
+        """Reads the first model, so that the page finds it ready; what is wrong with it is told to who asks for it."""
+        with suppress(Exception):
+            _ = self[self.cards[0].name].manifest
 
     @property
     def cards(self) -> list[Card]:

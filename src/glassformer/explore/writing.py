@@ -192,7 +192,9 @@ def _guesses(opened: Opened, source: Source, trace: Mapping[str, Tensor]) -> dic
     logprobs_TV = trace[name][0].float().log_softmax(-1).double()
     index = tokens.mask[1]
     places = [place for place, token in enumerate(source.tokens) if token["id"] == index]
-    masks = [{"position": at, "candidates": tokens.candidates(logprobs_TV[at], CANDIDATES)} for at in places]
+    masks: list[dict[str, Any]] = [
+        {"position": at, "candidates": tokens.candidates(logprobs_TV[at], CANDIDATES)} for at in places
+    ]
     best = [each["candidates"][0]["token"]["id"] for each in masks]
     ids = list(source.ids)
     for place, guess in zip(places, best, strict=True):
