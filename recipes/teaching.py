@@ -36,6 +36,8 @@ PAIRS = [
     ("你 喜欢 我", "you like me"),
 ]
 STEPS, WARMUP, RATE = 4000, 200, 8e-3
+SMOOTHING = 0.1
+"""Without it every answer would be certain, and there would be nothing to see in a distribution."""
 
 
 def train(seed: int) -> tuple[torch.nn.Module, float]:
@@ -52,7 +54,7 @@ def train(seed: int) -> tuple[torch.nn.Module, float]:
         rate = RATE * min((step + 1) / WARMUP, 0.5 * (1 + math.cos(math.pi * step / STEPS)))
         for group in optimizer.param_groups:
             group["lr"] = rate
-        smoothed, nll = token_loss(model, batch, smoothing=0.0, pad_id=0)
+        smoothed, nll = token_loss(model, batch, smoothing=SMOOTHING, pad_id=0)
         optimizer.zero_grad()
         (smoothed / batch.n_labels).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -46,7 +46,7 @@ from glassformer.schema import Config as Config
 from glassformer.schema import Positive as Positive
 from glassformer.schema import PositiveFloat as PositiveFloat
 from glassformer.schema import explain as explain
-from glassformer.schema import MOST_BLOCKS, type_or
+from glassformer.schema import type_or, unfolded
 
 Dropout = Annotated[float, Field(ge=0.0, lt=1.0)]
 
@@ -179,20 +179,7 @@ class StackConfig(Config):
     def _unfold(cls, data: Any) -> Any:
         if not isinstance(data, Mapping) or not isinstance(data.get("blocks"), list | tuple):
             return data
-        blocks: list[Any] = []
-        for index, entry in enumerate(data["blocks"]):
-            if not isinstance(entry, Mapping) or "repeat" not in entry:
-                blocks.append(entry)
-                continue
-            count = entry["repeat"]
-            if set(entry) != {"repeat", "block"} or not isinstance(count, int) or count < 1:
-                raise ValueError(f'blocks entry {index}: equal blocks are given as {{"repeat": 6, "block": {{...}}}}')
-            if count > MOST_BLOCKS:
-                raise ValueError(
-                    f"blocks entry {index}: repeat {count}, but a stack holds at most {MOST_BLOCKS} blocks"
-                )
-            blocks.extend([entry["block"]] * count)
-        return {**data, "blocks": blocks}
+        return {**data, "blocks": unfolded(data["blocks"])}
 
     @model_serializer(mode="wrap")
     def _fold(self, handler: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -94,3 +94,23 @@ def type_or(default: str) -> Callable[[Any], Any]:
         return data.get("type", default) if isinstance(data, Mapping) else getattr(data, "type", default)
 
     return tag
+
+
+def unfolded(entries: Sequence[Any]) -> list[Any]:
+    """The blocks of a stack one by one, of data where equal neighbours are folded.
+
+    Raises:
+        ValueError: An entry is folded otherwise, or stands for more blocks than a stack holds.
+    """
+    blocks: list[Any] = []
+    for index, entry in enumerate(entries):
+        if not isinstance(entry, Mapping) or "repeat" not in entry:
+            blocks.append(entry)
+            continue
+        count = entry["repeat"]
+        if set(entry) != {"repeat", "block"} or not isinstance(count, int) or count < 1:
+            raise ValueError(f'blocks entry {index}: equal blocks are given as {{"repeat": 6, "block": {{...}}}}')
+        if count > MOST_BLOCKS:
+            raise ValueError(f"blocks entry {index}: repeat {count}, but a stack holds at most {MOST_BLOCKS} blocks")
+        blocks.extend([entry["block"]] * count)
+    return blocks
