@@ -1,5 +1,7 @@
 // The model and the run that the page is about. Views read `session`; they never start a run, but change `state`.
 
+import { untrack } from 'svelte'
+
 import * as api from './api'
 import { picture } from './picture'
 import { point, state } from './state.svelte'
@@ -68,6 +70,11 @@ export function followState() {
     session.attempt
     if (!name) return
     let stale = false
+    // Another model's numbers would not fit this one's parts.
+    untrack(() => {
+      if (session.architecture?.name !== name) session.architecture = null
+      if (session.run?.model !== name) session.run = null
+    })
     if (session.card?.problem) return fail(new Error(session.card.problem))
     api.architecture(name).then((found) => stale || (session.architecture = found), (error) => stale || fail(error))
     return () => (stale = true)
