@@ -14,10 +14,12 @@ from glassformer.errors import UserError
 from glassformer.families import (
     bart,
     bert,
+    bigbird,
     distilbert,
     gpt2,
     gpt3,
     llama,
+    longformer,
     lstm,
     mamba,
     mamba2,
@@ -37,7 +39,6 @@ from glassformer.families import (
 from glassformer.families.family import Family, Preset
 from glassformer.models.build import build_model
 from glassformer.schema import MOST_BLOCKS
-from glassformer.schema import MOST_BLOCKS
 
 FAMILIES: tuple[Family, ...] = (
     transformer.FAMILY,
@@ -56,6 +57,8 @@ FAMILIES: tuple[Family, ...] = (
     bert.FAMILY,
     roberta.FAMILY,
     distilbert.FAMILY,
+    longformer.FAMILY,
+    bigbird.FAMILY,
     vit.FAMILY,
     rwkv4.FAMILY,
     rwkv5.FAMILY,
@@ -92,8 +95,6 @@ def configure(preset: str, **overrides: Any) -> ModelConfig:
     for key in overrides:
         if key not in accepted:
             raise UserError(f"model.{key}: unknown setting of preset {preset}{_near(key, accepted)}")
-        if key.endswith("layers") and isinstance(overrides[key], int) and overrides[key] > MOST_BLOCKS:
-            raise UserError(f"model.{key} {overrides[key]}: a stack holds at most {MOST_BLOCKS} blocks")
         if key.endswith("layers") and isinstance(overrides[key], int) and overrides[key] > MOST_BLOCKS:
             raise UserError(f"model.{key} {overrides[key]}: a stack holds at most {MOST_BLOCKS} blocks")
     try:

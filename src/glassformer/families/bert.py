@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from glassformer.config import (
@@ -16,6 +16,7 @@ from glassformer.config import (
     LayerNormConfig,
     LearnedPositionConfig,
     MaskedLMHeadConfig,
+    MixerConfig,
     MLPConfig,
     ModelConfig,
     PoolerConfig,
@@ -78,6 +79,15 @@ def bert(
         tie=tie,
         init=InitConfig(type="normal", std=std),
     )
+
+
+def with_mixers(config: ModelConfig, mixers: Sequence[MixerConfig]) -> ModelConfig:
+    """The same encoder with other mixers, one for each block."""
+    assert config.encoder is not None
+    pairs = zip(config.encoder.blocks, mixers, strict=True)
+    blocks = tuple(block.model_copy(update={"mixer": mixer}) for block, mixer in pairs)
+    encoder = config.encoder.model_copy(update={"blocks": blocks})
+    return ModelConfig.model_validate({**dict(config), "encoder": encoder})
 
 
 HEADS = {

@@ -40,6 +40,11 @@ def _spelled_out(value: Any, d_model: int) -> Any:
         value |= {"d_head": size, "scale": value["scale"] or size**-0.5}
         value["n_kv_heads"] = value["n_kv_heads"] or value["n_heads"]
         value["out_bias"] = value["bias"] if value["out_bias"] is None else value["out_bias"]
+    if value.get("type") in ("sliding", "blocks"):
+        value["d_head"] = value["d_head"] or d_model // value["n_heads"]
+        value["out_bias"] = value["bias"] if value["out_bias"] is None else value["out_bias"]
+    if value.get("type") == "sliding":
+        value["global_tokens"] = value["global_tokens"] or ("none" if value["causal"] else "first")
     if value.get("type") == "mamba":
         config = MambaConfig(**value)
         value |= {"d_inner": config.inner(d_model), "dt_rank": config.rank(d_model)}
