@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import glassformer as gf
+from glassformer.cli.main import main
 from glassformer.config import ModelConfig
 from glassformer.generate import SearchConfig, search
 from glassformer.nn.lstm import LSTM
 from glassformer.nn.mixer import Context
+from tests.digits import training
 from tests.oracles import lstm_loops
 from tests.randomised import close, ids, lengths_mask, random_model
 from tests.toys import request
@@ -153,3 +157,14 @@ def test_a_recurrent_decoder_with_attention_learns_to_translate_and_beam_search_
         list(best[0].ids) == target[real].tolist() for best, target, real in zip(found, target_BS, mask_BS, strict=True)
     )
     assert right >= 36
+
+
+def test_the_ordinary_commands_train_it_and_translate_with_it(tmp_path: Path, capsys: Any) -> None:
+    settings = training(tmp_path, steps=12)
+    config = {**settings, "model": {"preset": "lstm-tiny"}}
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
+    assert main(["train", str(tmp_path / "c.yaml")]) == 0
+    capsys.readouterr()
+    model = str(tmp_path / "run" / "best")
+    assert main(["translate", "-m", model, "--from", "zh", "--to", "en", "一二", "三"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2

@@ -66,6 +66,9 @@ class ChannelMix(Recurrence):
     def kept(self) -> Kept:
         return Kept(constant=self.d_model)
 
+    def shape(self) -> str:
+        return "relu²" if self.gate is None else "relu², gated"
+
     def initialise_(self) -> None:
         (ramp,) = shares(0.5, d_model=self.d_model)
         for mix in (self.mix_key, self.mix_gate):
@@ -134,6 +137,9 @@ class RWKV4(Recurrence):
 
     def kept(self) -> Kept:
         return Kept(constant=self.d_model + 2 * self.width)
+
+    def shape(self) -> str:
+        return f"{self.width} channels"
 
     def initialise_(self) -> None:
         for mine, drawn in zip(

@@ -25,6 +25,10 @@ FASTEST = math.exp(-0.5)
 """No channel decays by more than ``e^-FASTEST`` a token, so that a chunk's decays can be divided by one another."""
 
 
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
 class LowRank(nn.Module):
     """``f(x A) B + c`` through few features: how RWKV-7 lets every token choose its own rates."""
 
@@ -58,8 +62,8 @@ class RWKV7(Recurrence):
         self.mix_receptance, self.mix_decay, self.mix_key = (nn.Parameter(torch.empty(d_model)) for _ in range(3))
         self.mix_value, self.mix_rate, self.mix_gate = (nn.Parameter(torch.empty(d_model)) for _ in range(3))
         self.decay = LowRank(d_model, config.decay_rank, torch.tanh)
-        self.rate = LowRank(d_model, config.rate_rank, nn.Identity())
-        self.carry = LowRank(d_model, config.value_rank, nn.Identity()) if config.value_rank else None
+        self.rate = LowRank(d_model, config.rate_rank, _same)
+        self.carry = LowRank(d_model, config.value_rank, _same) if config.value_rank else None
         self.gate = LowRank(d_model, config.gate_rank, torch.sigmoid, bias=False)
         self.removal, self.renewal = nn.Parameter(torch.empty(d_model)), nn.Parameter(torch.empty(d_model))
         self.bonus = nn.Parameter(torch.empty(d_model))
