@@ -1,16 +1,18 @@
 """Laws of attention: every path against a loop over pairs of positions, and what masks promise."""
 
 import math
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from glassformer.config import AttentionConfig
 from glassformer.errors import UserError
-from glassformer.nn import blocks
+from glassformer.nn import blocks, flex
 from glassformer.nn import mask as masks
 from glassformer.nn import tiled as tiles
 from glassformer.nn.attend import Path, attend, attention_path
@@ -300,6 +302,38 @@ def test_a_long_window_goes_by_blocks_of_itself_and_a_short_one_does_not(monkeyp
         attend(q, k, v, causal=True, window=32, bias=torch.randn(length, length))
         attend(q[:, :, -1:], k, v, causal=True, window=32)
         assert len(seen) == expected
+
+
+@pytest.mark.parametrize(("before", "after", "n_queries", "n_keys"), [(0, 0, 5, 5), (3, 0, 9, 12), (2, 2, 130, 140)])
+def test_the_predicate_of_gpus_is_the_band(before: int, after: int, n_queries: int, n_keys: int) -> None:
+    seen = flex.predicate(before, after, n_keys - n_queries)
+    places = torch.meshgrid(torch.arange(n_queries), torch.arange(n_keys), indexing="ij")
+    expected = masks.band(n_queries, n_keys, before, after)
+    assert torch.equal(seen(torch.tensor(0), torch.tensor(0), *places), expected)
+    q = torch.randn(1, 2, n_queries, 16)
+    k, v = (torch.randn(1, 1, n_keys, 16) for _ in range(2))
+    block_mask = create_block_mask(seen, None, None, n_queries, n_keys, device="cpu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # on a CPU it says that it holds every score
+        out = flex_attention(q, k, v, block_mask=block_mask, enable_gqa=True)
+    close(out, attend(q, k, v, mask=expected, path="fused"))
+    assert not flex.usable(q)
+
+
+def test_where_no_kernel_can_be_compiled_blocks_take_over_and_say_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Any:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(flex, "_kernel", broken)
+    monkeypatch.setattr(flex, "_failed", False)
+    monkeypatch.setattr(flex, "usable", lambda q: not flex._failed)
+    q, k, v = (torch.randn(1, 1, 600, 16) for _ in range(3))
+    with pytest.warns(UserWarning, match="windows go by blocks: no compiler"):
+        out = attend(q, k, v, causal=True, window=8)
+    close(out, attend(q, k, v, causal=True, window=8, path="fused"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attend(q, k, v, causal=True, window=8)
 
 
 def test_whole_models_take_the_path_that_is_chosen_and_a_recorder_still_sees_everything() -> None:

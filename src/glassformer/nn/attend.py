@@ -1,9 +1,10 @@
 """Scaled dot-product attention, ``softmax(QKᵀ/√d_k + mask) V``: one signature over several equal paths.
 
 ``fused`` is PyTorch's kernel; ``blocks`` lets each block of queries read its window alone, so that the cost is linear
-in length; ``tiled`` is FlashAttention in plain PyTorch, to be read (`nn.tiled`); ``explicit`` holds every score, to be
-traced. ``auto``, the default, takes ``explicit`` while a recorder looks, ``blocks`` where a window pays, else
-``fused``. Another is chosen for whole models by ``with attention_path("tiled"): model(…)``.
+in length (on a GPU by `nn.flex`, where it can); ``tiled`` is FlashAttention in plain PyTorch, to be read (`nn.tiled`);
+``explicit`` holds every score, to be traced. ``auto``, the default, takes ``explicit`` while a recorder looks,
+``blocks`` where a window pays, else ``fused``. Another is chosen for whole models by
+``with attention_path("tiled"): model(…)``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from glassformer.errors import UserError
-from glassformer.nn import blocks
+from glassformer.nn import blocks, flex
 from glassformer.nn import mask as masks
 from glassformer.nn.fused import alive, fused
 from glassformer.nn.tap import recording
@@ -86,17 +87,38 @@ def attend(
     with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
         if path == "tiled":
             return tiled(q_BHTK, k_BGSK, v_BGSK, mask=mask, causal=causal, window=window, bias=bias, scale=scale)
-        n_queries, n_keys = q_BHTK.shape[2], k_BGSK.shape[2]
-        possible = window is not None and bias is None and blocks.of_keys(mask) and n_queries <= n_keys
-        if possible and path in ("auto", "blocks"):
-            before, after = window - 1, 0 if causal else window - 1
-            if path == "blocks" or blocks.pays(n_queries, n_keys, before, after):
-                mask_BS = None if mask is None else mask[:, 0, 0].expand(len(q_BHTK), n_keys)
-                return blocks.banded(q_BHTK, k_BGSK, v_BGSK, before, after, mask_BS=mask_BS, scale=scale)
+        if window is not None and bias is None and path in ("auto", "blocks"):
+            out_BHTK = _by_blocks(q_BHTK, k_BGSK, v_BGSK, mask, causal, window, scale, forced=path == "blocks")
+            if out_BHTK is not None:
+                return out_BHTK
         mask, causal = _masked(q_BHTK, k_BGSK, mask, causal, window, alone=bias is None and path != "explicit")
         if path == "explicit":
             return _explicit(q_BHTK, k_BGSK, v_BGSK, mask, bias, scale, see_scores, see_pattern)
         return fused(q_BHTK, k_BGSK, v_BGSK, mask, causal, bias, scale)
+
+
+def _by_blocks(
+    q_BHTK: Tensor,
+    k_BGSK: Tensor,
+    v_BGSK: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    window: int,
+    scale: float | None,
+    forced: bool,
+) -> Tensor | None:
+    """A window by blocks; ``None`` where it cannot be, or does not pay."""
+    n_queries, n_keys, before, after = q_BHTK.shape[2], k_BGSK.shape[2], window - 1, 0 if causal else window - 1
+    if not blocks.of_keys(mask) or n_queries > n_keys:
+        return None
+    if not (forced or blocks.pays(n_queries, n_keys, before, after)):
+        return None
+    if mask is None and not forced and flex.usable(q_BHTK):
+        out_BHTK = flex.banded(q_BHTK, k_BGSK, v_BGSK, before, after, scale)
+        if out_BHTK is not None:
+            return out_BHTK
+    mask_BS = None if mask is None else mask[:, 0, 0].expand(len(q_BHTK), n_keys)
+    return blocks.banded(q_BHTK, k_BGSK, v_BGSK, before, after, mask_BS=mask_BS, scale=scale)
 
 
 def _masked(

@@ -5,6 +5,8 @@ Axes besides those of `nn`: E global tokens; N blocks, C tokens of a block, J bl
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -179,8 +181,8 @@ class SlidingAttention(Sparse):
         seen = self._seen(q_BHTK.shape[2], real_BS, global_BT, k_BHSK)
         k_BHSK, v_BHSK = self.k(k_BHSK), self.v(v_BHSK)
         if self.config.causal:
-            keep = dict(see_scores=self.scores, see_pattern=self.pattern)
-            return self._joined(attend(self.q(q_BHTK), k_BHSK, v_BHSK, mask=seen, path="explicit", **keep))
+            explicit = partial(attend, path="explicit", see_scores=self.scores, see_pattern=self.pattern)
+            return self._joined(explicit(self.q(q_BHTK), k_BHSK, v_BHSK, mask=seen))
         own_BHTK, k_own, v_own = (
             self._split(part(x_BTD)) for part in (self.query_global, self.key_global, self.value_global)
         )
@@ -195,9 +197,8 @@ class SlidingAttention(Sparse):
             found.append(x)
             return x
 
-        keep = dict(path="explicit", see_scores=see, see_pattern=see)
-        z_BHTK = attend(q_BHTK, k_BHSK, v_BHSK, mask=seen, **keep)
-        z_own = attend(q_BHTK, k_own, v_own, mask=real, **keep)
+        explicit = partial(attend, path="explicit", see_scores=see, see_pattern=see)
+        z_BHTK, z_own = explicit(q_BHTK, k_BHSK, v_BHSK, mask=seen), explicit(q_BHTK, k_own, v_own, mask=real)
         scores, pattern, scores_own, pattern_own = found
         self.scores(torch.where(row_B1T1, scores_own, scores))
         self.pattern(torch.where(row_B1T1, pattern_own, pattern))
@@ -350,9 +351,10 @@ class BlockAttention(Sparse):
             times_BHTS = torch.stack([self._times(row) for row in real_BT])
             mask = (times_BHTS > 0) & masks.padding(real_BT)
             bias = times_BHTS.clamp(min=1).log()
-        path, see = ("explicit", (self.scores, self.pattern)) if recording() else ("fused", (None, None))
-        q, k, v = self.q(q), self.k(k), self.v(v)
-        return self._joined(attend(q, k, v, mask=mask, bias=bias, path=path, see_scores=see[0], see_pattern=see[1]))
+        if not recording():
+            return self._joined(fused(q, k, v, mask, bias=bias))
+        explicit = partial(attend, path="explicit", see_scores=self.scores, see_pattern=self.pattern)
+        return self._joined(explicit(self.q(q), self.k(k), self.v(v), mask=mask, bias=bias))
 
     def _times(self, real_T: Tensor) -> Tensor:
         """How often each token of a row sees each other one, (H, T, S)."""

@@ -143,7 +143,8 @@ class _Tiled(torch.autograd.Function):
             dz, z = d_out[..., rows, :].float(), out[..., rows, :].float()
             # The gradient of softmax takes from each weight's own what all of them have in common.
             common = (dz * z).sum(-1, keepdim=True)
-            for cols in _cut(*sight.span(rows, k.shape[2]), tile):
+            start, stop = sight.span(rows, k.shape[2])
+            for cols in _cut(start, stop, tile):
                 weights = (of.scores(rows, cols) - log_BGRT1[..., rows, :]).exp()
                 ds = weights * (dz @ of.v[..., cols, :].float().transpose(-1, -2) - common)
                 dv[..., cols, :] += (weights.transpose(-1, -2) @ dz).sum(2, keepdim=True)
