@@ -80,5 +80,5 @@ def known_throughout(config: ModelConfig) -> None:
                         )
             if block.ffn is not None:
                 check_known(block.ffn, type(block.ffn) if isinstance(block.ffn, GatedMLPConfig) else MLPConfig)
-                if block.ffn.activation not in ACTIVATIONS:
-                    raise EngineUnavailable(f"it does not know the activation {block.ffn.activation}")
+            if block.mlp is not None and block.mlp.activation not in ACTIVATIONS:
+                raise EngineUnavailable(f"it does not know the activation {block.mlp.activation}")
