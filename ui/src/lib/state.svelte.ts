@@ -50,6 +50,9 @@ export function followAddress() {
   $effect(() => {
     const back = () => {
       const read = fromHash(location.hash)
+      // Language and theme are the reader's: an address that names none changes none.
+      if (read.lang === DEFAULTS.lang) read.lang = state.lang
+      if (read.theme === DEFAULTS.theme) read.theme = state.theme
       Object.assign(state, read)
       milestone = mark()
     }
