@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import runpy
 from collections import Counter
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -35,6 +37,7 @@ from glassformer.train.objectives.images import shifted
 from glassformer.train.objectives.labels import figures
 from glassformer.train.objectives.loss import label_loss
 from glassformer.translator import Translator
+from tests.conftest import REPOSITORY
 from tests.laws.test_resume import assert_same_end, kill, stop_after, train_until_killed
 from tests.randomised import randomise
 
@@ -479,6 +482,31 @@ def test_the_loss_of_spans_is_that_of_two_choices_of_a_place(tmp_path):
         passage = objective.tokenizer.decode([example.ids[place] for place in example.places])
         assert objective.tokenizer.decode(ids).split() == passage.split()[2:]
     assert float(nll) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.slow
+def test_a_model_learns_to_answer_and_to_say_that_there_is_no_answer(tmp_path):
+    """The recipe's reports, a quarter of its steps."""
+    reports = runpy.run_path(str(REPOSITORY / "recipes/facts.py"))
+    rng = random.Random(4)
+    for name, count in (("train", 3000), ("dev", 200)):
+        rows = "".join(json.dumps(reports["question"](rng)) + "\n" for _ in range(count))
+        (tmp_path / f"{name}.jsonl").write_text(rows, encoding="utf-8")
+    config = yaml.safe_load((REPOSITORY / "recipes/bert-facts.yaml").read_text("utf-8"))
+    config["data"] |= {"train": str(tmp_path / "train.jsonl"), "dev": str(tmp_path / "dev.jsonl")}
+    config["train"] |= {
+        "output": str(tmp_path / "run"),
+        "steps": 120,
+        "eval_every": 120,
+        "workers": 1,
+        "precision": "fp32",
+    }
+    opened = gf.load(train(config).run / "best")
+    asked = [reports["question"](rng) for _ in range(200)]
+    told = opened.classify([(row["question"], row["context"]) for row in asked])
+    right = [row["answer"] == said["answer"] for row, said in zip(asked, told, strict=True)]
+    assert sum(right) > 0.8 * len(right)
+    assert sum(said["answer"] == "" for said in told) > 10
 
 
 TINY = {name: family.kind for name, (family, _) in presets().items() if name.endswith("-tiny")}
