@@ -34,7 +34,8 @@ def pack(directory: Path) -> None:
     """
     from glassformer.interop import hf
     from glassformer.runtime.cache import packed
-    from glassformer.runtime.pack import Packer
+    from glassformer.runtime.library import EngineUnavailable
+    from glassformer.runtime.pack import Packer, pack_model
 
     @cache
     def loaded() -> tuple[Any, dict[str, np.ndarray]]:
@@ -42,7 +43,10 @@ def pack(directory: Path) -> None:
         return model.config, {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
     def write(precision: str, file: Path, origin: str) -> None:
-        Packer(*loaded(), precision).write(file, origin)
+        try:
+            pack_model(*loaded(), precision, file, origin)
+        except EngineUnavailable:  # unfaithful, as random weights may be: how fast it would be is still asked
+            Packer(*loaded(), precision).write(file, origin)
 
     for precision in PRECISIONS:
         packed(directory, precision, partial(write, precision))

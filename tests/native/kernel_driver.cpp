@@ -52,7 +52,7 @@ int main(int, char** arguments) {
         if (type == BF16) ((uint16_t*)weight)[at] = (uint16_t)(bits >> 16);
         if (type == FP32) ((float*)weight)[at] = value;
       }
-    const Linear linear{weight, scale.data(), bias.data(), sums.data(), N, K, type, 0};
+    const Linear linear{weight, scale.data(), bias.data(), sums.data(), nullptr, nullptr, N, K, type, 0};
     std::vector<char> inputs(ROWS * K * 4);
     std::vector<float> scales(ROWS), y(ROWS * N), row(K);
     const std::string of = std::to_string(type) + " ";

@@ -69,10 +69,19 @@ def module_of(config: ModelConfig, seed: int = 0) -> Seq2Seq:
     return randomise(build_model(config), seed).eval().requires_grad_(False)
 
 
-def pack(module: Seq2Seq, config: ModelConfig, file: Path, precision: str = "fp32") -> Path:
-    weights = {name: tensor.float().numpy() for name, tensor in module.state_dict().items()}
-    Packer(config, weights, precision).write(file, "test")
+def pack(
+    module: Seq2Seq,
+    config: ModelConfig,
+    file: Path,
+    precision: str = "fp32",
+    peaks: dict[str, np.ndarray] | None = None,
+) -> Path:
+    Packer(config, weights_of(module), precision, peaks).write(file, "test")
     return file
+
+
+def weights_of(module: Seq2Seq) -> dict[str, np.ndarray]:
+    return {name: tensor.float().numpy() for name, tensor in module.state_dict().items()}
 
 
 def opened(module: Seq2Seq, config: ModelConfig, folder: Path, precision: str = "fp32", **options: Any) -> NativeModel:

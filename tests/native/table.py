@@ -48,6 +48,7 @@ class _Table(ctypes.Structure):
         ("top", _function(c_void_p, c_int32, c_int32, POINTER(Candidate), c_int32)),
         ("turn", _function(c_void_p, c_void_p, c_void_p, c_int32)),
         ("gate", _function(c_void_p, c_int32, c_int32)),
+        ("balance", _function(c_void_p, c_int32, c_void_p, c_void_p, c_int32, c_void_p)),
     ]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from glassformer.runtime import build
+from glassformer.runtime.pack import peaks
 from tests.native.models import drawn, module_of, pack
 
 pytestmark = [
@@ -36,7 +37,9 @@ def models(tmp_path_factory) -> list[Path]:
         wide = dict(embed=dict(vocab_size=1200), target_embed=None) if seed % 4 == 0 else {}
         config = drawn(600 + seed, **wide)
         precision = ("fp32", "bf16", "int8")[seed % 3]
-        files.append(pack(module_of(config, seed), config, folder / f"{seed}.{precision}", precision))
+        module = module_of(config, seed)
+        found = peaks(pack(module, config, folder / "exact")) if seed > 6 else None
+        files.append(pack(module, config, folder / f"{seed}.{precision}", precision, found))
     return files
 
 

@@ -55,6 +55,35 @@ def quantise(weight_NK: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.clip(np.rint(weight_NK * inverse_N[:, None]), -127, 127).astype(np.int8), scale_N
 
 
+EXTRAS = 16
+"""Inputs of a balanced product that come twice."""
+
+
+def balanced(weight_NK: np.ndarray, peaks_K: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A matrix whose inputs are evened out before they are quantised, so that a few large ones do not cost all others.
+
+    The largest are split into equal parts (Zhao et al. 2019, arXiv:1901.09504, section 3.1); each input is then divided
+    by √(its peak / its column's largest weight), and its column multiplied (Xiao et al. 2023, arXiv:2211.10438,
+    equation 4, α = ½).
+
+    Args:
+        peaks_K: the largest magnitude of each input.
+
+    Returns:
+        The matrix (N, K + EXTRAS), the factors of its inputs (K + EXTRAS), and which inputs come again (EXTRAS).
+    """
+    parts_K, extra = np.ones(len(peaks_K)), []
+    for _ in range(EXTRAS):
+        extra.append(int((peaks_K / parts_K).argmax()))
+        parts_K[extra[-1]] += 1
+    columns = np.array([*range(len(peaks_K)), *extra], np.int32)
+    peaks, largest = (peaks_K / parts_K)[columns], np.abs(weight_NK).max(0)[columns]
+    there = (peaks > 1e-12) & (largest > 1e-12)  # padding is not
+    divisor = np.sqrt(np.divide(peaks, largest, out=np.ones(len(columns)), where=there))
+    factors = 1 / (parts_K[columns] * divisor)
+    return (weight_NK[:, columns] * divisor).astype(np.float32), factors.astype(np.float32), columns[-EXTRAS:]
+
+
 def to_bf16(values: np.ndarray) -> np.ndarray:
     """The upper halves of float32, rounded to nearest, ties to even, as uint16."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)

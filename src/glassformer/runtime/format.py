@@ -23,7 +23,7 @@ from typing import Any
 
 from glassformer.runtime.library import EngineUnavailable
 
-VERSION = 3
+VERSION = 4
 MAGIC = b"GLASSPK"
 ALIGNMENT = 64
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 FILE = Path(__file__).parent / "native" / ("glassformer_native" + (".dll" if sys.platform == "win32" else ".so"))
 
 Pointer = ctypes.c_void_p
@@ -28,7 +28,9 @@ def _struct(name: str, **fields: type) -> type[ctypes.Structure]:
 
 # The mirror of native/abi.h.
 Linear = _struct(
-    "Linear", weight=Pointer, scale=Pointer, bias=Pointer, row_sums=Pointer, n=Int, k=Int, type=Int, unused=Int
+    "Linear",
+    **dict.fromkeys(("weight", "scale", "bias", "row_sums", "factors", "columns"), Pointer),
+    **dict.fromkeys(("n", "k", "type", "extras"), Int),
 )
 Norm = _struct("Norm", gain=Pointer, bias=Pointer, eps=ctypes.c_float, rms=Int)
 Layer = _struct(

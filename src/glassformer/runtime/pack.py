@@ -33,6 +33,7 @@ from glassformer.runtime import format as packed_format
 from glassformer.runtime.arrays import (
     PANEL,
     angles,
+    balanced,
     halves,
     pad_heads,
     padded,
@@ -63,12 +64,15 @@ class Packer:
     """Gathers a model's arrays and describes them as `native/abi.h` names them.
 
     Attributes:
+        peaks: of the inputs of products, by stack, layer and part (`peaks`); those are balanced.
         precision: "int8" (symmetric, a scale for each output row), "bf16" or "fp32"; norms, biases and positions are
             float32 in all.
     """
 
-    def __init__(self, config: ModelConfig, weights: Weights, precision: str) -> None:
-        self.config, self.weights, self.precision = config, weights, precision
+    def __init__(
+        self, config: ModelConfig, weights: Weights, precision: str, peaks: Mapping[str, np.ndarray] | None = None
+    ) -> None:
+        self.config, self.weights, self.precision, self.peaks = config, weights, precision, peaks or {}
         self.blobs: list[tuple[int, np.ndarray]] = []
         self.size = 0
         self._sinusoids: dict[SinusoidalConfig, dict[str, int]] = {}
@@ -150,8 +154,8 @@ class Packer:
         d, heads, size = self.config.d_model, attention.n_heads, attention.head_size(self.config.d_model)
         layer: dict[str, Any] = {
             "mixer_norm": self._norm(f"{name}.mixer_residual.norm", block.norm),
-            "qkv": self._projections(f"{name}.mixer", ("query", "key", "value"), attention),
-            "out": self._out(f"{name}.mixer", attention),
+            "qkv": self._projections(f"{name}.mixer", ("query", "key", "value"), attention, f"{name}.qkv"),
+            "out": self._out(f"{name}.mixer", attention, f"{name}.out"),
             "heads": heads,
             "kv_heads": attention.n_kv_heads or heads,
             "head_size": rounded_up(size),
@@ -163,27 +167,30 @@ class Packer:
             heads, size = block.cross.n_heads, block.cross.head_size(self.config.d_model)
             layer |= {
                 "cross_norm": self._norm(f"{name}.cross_residual.norm", block.norm),
-                "cross_q": self._projections(f"{name}.cross", ("query",), block.cross),
+                "cross_q": self._projections(f"{name}.cross", ("query",), block.cross, f"{name}.cross_q"),
                 "cross_kv": self._projections(f"{name}.cross", ("key", "value"), block.cross),
-                "cross_out": self._out(f"{name}.cross", block.cross),
+                "cross_out": self._out(f"{name}.cross", block.cross, f"{name}.cross_out"),
                 "cross_heads": heads,
                 "cross_head_size": rounded_up(size),
             }
         if block.ffn is not None:
             gated = isinstance(block.ffn, GatedMLPConfig)
             check_known(block.ffn, GatedMLPConfig if gated else MLPConfig)
-            d_ff, bias = block.ffn.d_ff, block.ffn.bias
+            assert block.mlp is not None
+            d_ff, bias = block.mlp.d_ff, block.mlp.bias
             parts = ("gate", "up") if gated else ("up",)
             layer |= {
                 "ffn_norm": self._norm(f"{name}.ffn_residual.norm", block.norm),
-                "up": self._stacked([self._both(f"{name}.ffn.{part}", d_ff, d, bias) for part in parts]),
-                "down": self._linear(f"{name}.ffn.down", d, d_ff, bias),
-                "activation": ACTIVATIONS[block.ffn.activation],
+                "up": self._stacked([self._both(f"{name}.ffn.{part}", d_ff, d, bias) for part in parts], f"{name}.up"),
+                "down": self._matrix(*self._both(f"{name}.ffn.down", d, d_ff, bias), f"{name}.down"),
+                "activation": ACTIVATIONS[block.mlp.activation],
                 "gated": int(gated),
             }
         return layer
 
-    def _projections(self, name: str, parts: tuple[str, ...], config: AttentionConfig) -> dict[str, Any]:
+    def _projections(
+        self, name: str, parts: tuple[str, ...], config: AttentionConfig, place: str = ""
+    ) -> dict[str, Any]:
         """Projections into heads, one under the other; queries are scaled here, once for all."""
         size = config.head_size(self.config.d_model)
         scale = _single(config.scale or 1 / math.sqrt(size), f"{name}: scale")
@@ -196,18 +203,18 @@ class Packer:
                 order = halves(config.rotary, heads, size)
                 weight, bias = weight[order], bias[order]
             matrices.append((pad_heads(weight * factor, heads, size), pad_heads(bias * factor, heads, size)))
-        return self._stacked(matrices)
+        return self._stacked(matrices, place)
 
-    def _out(self, name: str, config: AttentionConfig) -> dict[str, Any]:
+    def _out(self, name: str, config: AttentionConfig, place: str) -> dict[str, Any]:
         heads, size = config.n_heads, config.head_size(self.config.d_model)
         bias = config.bias if config.out_bias is None else config.out_bias
         weight, bias_D = self._both(f"{name}.out", self.config.d_model, heads * size, bias)
-        return self._matrix(pad_heads(weight.T, heads, size).T, bias_D)
+        return self._matrix(pad_heads(weight.T, heads, size).T, bias_D, place)
 
-    def _stacked(self, parts: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    def _stacked(self, parts: list[tuple[np.ndarray, np.ndarray]], place: str) -> dict[str, Any]:
         """Matrices and biases one under the other, each padded by itself, as one `Linear`."""
         weights = np.concatenate([padded(weight, PANEL, 1) for weight, _ in parts])
-        return self._matrix(weights, np.concatenate([padded(bias, PANEL) for _, bias in parts]))
+        return self._matrix(weights, np.concatenate([padded(bias, PANEL) for _, bias in parts]), place)
 
     def _both(self, name: str, n: int, k: int, bias: bool) -> tuple[np.ndarray, np.ndarray]:
         return self._take(f"{name}.weight", n, k), self._take(f"{name}.bias", n) if bias else np.zeros(n, np.float32)
@@ -226,11 +233,15 @@ class Packer:
             raise UserError(f"{name}: holds NaN or infinity, so the model cannot be packed; train it again")
         return array
 
-    def _matrix(self, weight: np.ndarray, bias: np.ndarray) -> dict[str, Any]:
-        """A matrix [n, k] and its bias, as a `Linear`."""
+    def _matrix(self, weight: np.ndarray, bias: np.ndarray, place: str = "") -> dict[str, Any]:
+        """A matrix [n, k] and its bias, as a `Linear`; with balanced inputs where the peaks of those are known."""
         weight, bias = padded(weight, PANEL, PANEL), padded(bias, PANEL)
+        linear: dict[str, Any] = {"type": TYPES[self.precision], "bias": self._array(bias)}
+        if place in self.peaks and self.precision == "int8":
+            weight, factors, columns = balanced(weight, self.peaks[place])
+            linear |= {"factors": self._array(factors), "columns": self._array(columns), "extras": len(columns)}
         n, k = weight.shape
-        linear: dict[str, Any] = {"n": n, "k": k, "type": TYPES[self.precision], "bias": self._array(bias)}
+        linear |= {"n": n, "k": k}
         if self.precision == "int8":
             weight, scale = quantise(weight)
             linear["scale"] = self._array(scale)
@@ -291,7 +302,8 @@ def pack_model(
 
     Args:
         weights: float32, by the names of the torch module's `state_dict`.
-        precision: "bf16", "fp32", "int8" where its logits stay close (`FAITHFUL`), or "auto": int8 or else bf16.
+        precision: "bf16", "fp32", "int8" where its logits stay close (`FAITHFUL`), if need be with balanced inputs,
+            which are a little slower; or "auto": int8 or else bf16.
         origin: what tells this state of the model from another (`glassformer.runtime.cache`).
         tokenizer: what `glassformer.header.verified_tokenizer` says of it.
 
@@ -307,6 +319,9 @@ def pack_model(
         Packer(config, weights, "int8").write(small, origin, tokenizer)
         likeness = cosine(exact, small)
         if not likeness >= FAITHFUL:  # NaN is not faithful, either
+            Packer(config, weights, "int8", peaks(exact)).write(small, origin, tokenizer)
+            likeness = cosine(exact, small)
+        if not likeness >= FAITHFUL:
             if precision == "int8":
                 raise EngineUnavailable(
                     f"int8 would change what this model says (cosine of its logits {likeness:.3f}, below {FAITHFUL}); "
@@ -327,27 +342,51 @@ def _scratch_folder(file: Path) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def cosine(exact: Path, other: Path, sentences: int = 16, length: int = 12, steps: int = 4) -> float:
+def peaks(exact: Path) -> dict[str, np.ndarray]:
+    """The largest magnitude of each input of each layer's products, over random sources and targets.
+
+    Args:
+        exact: a model packed in float32.
+    """
+    model = NativeModel.open(exact, threads=1)
+    held: dict[str, np.ndarray] = {}
+    for name in ("encoder", "decoder"):
+        stack = getattr(model.model, name)
+        for i in range(stack.n_layers):
+            for part in ("qkv", "out", "cross_q", "cross_out", "up", "down"):
+                linear = getattr(stack.layers[i], part)
+                if linear.weight:
+                    array = held[f"{name}.layers.{i}.{part}"] = np.zeros(linear.k, np.float32)
+                    linear.factors, linear.extras = array.ctypes.data, -1
+    _answers([model], np.random.default_rng(1))
+    return held
+
+
+def cosine(exact: Path, other: Path) -> float:
     """The least cosine between two packed models' logits over random sources and targets, each row's mean taken off.
 
     Of an encoder alone it is that of the mean hidden states.
     """
-    rng = np.random.default_rng(0)
-    models = [NativeModel.open(path) for path in (exact, other)]
+    answers = _answers([NativeModel.open(path) for path in (exact, other)], np.random.default_rng(0))
+    ours, theirs = (logits - logits.mean(-1, keepdims=True) for logits in answers)
+    norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
+    return float(((ours * theirs).sum(-1) / np.maximum(norms, 1e-30)).min())
+
+
+def _answers(
+    models: list[NativeModel], rng: np.random.Generator, sentences: int = 16, length: int = 12, steps: int = 4
+) -> list[np.ndarray]:
+    """What models say of the same random sources: logits, or of an encoder alone, mean hidden states; float64."""
     one = models[0]
     length = min(length, one.source_limit or length)
     sources = rng.integers(0, one.model.source_vocab, (sentences, length)).tolist()
     if not one.model.decoder.n_layers:
-        answers = [np.stack([x_SD.mean(0, np.float64) for x_SD in model.encode(sources)]) for model in models]
-    else:
-        room = (one.target_limit or length + steps) - (length if one.prompted else 0)
-        tokens_NT = rng.integers(0, one.model.target_vocab, (sentences, min(steps, max(room, 1))))
-        if one.prompted:
-            sources = [ids[: length - 1] or ids for ids in sources]
-        answers = [model.start(sources).step(tokens_NT, last_only=False).astype(np.float64) for model in models]
-    ours, theirs = (logits - logits.mean(-1, keepdims=True) for logits in answers)
-    norms = np.linalg.norm(ours, axis=-1) * np.linalg.norm(theirs, axis=-1)
-    return float(((ours * theirs).sum(-1) / np.maximum(norms, 1e-30)).min())
+        return [np.stack([x_SD.mean(0, np.float64) for x_SD in model.encode(sources)]) for model in models]
+    room = (one.target_limit or length + steps) - (length if one.prompted else 0)
+    tokens_NT = rng.integers(0, one.model.target_vocab, (sentences, min(steps, max(room, 1))))
+    if one.prompted:
+        sources = [ids[: length - 1] or ids for ids in sources]
+    return [model.start(sources).step(tokens_NT, last_only=False).astype(np.float64) for model in models]
 
 
 def _config(directory: Path) -> ModelConfig:

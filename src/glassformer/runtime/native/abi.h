@@ -19,8 +19,13 @@ struct Linear {
   const float* scale;       // INT8: [n] of each output row
   const float* bias;        // [n]
   const int32_t* row_sums;  // INT8: [n] sum of each quantised row
-  int32_t n, k, type, unused;
+  // Balanced inputs: each is multiplied by its factor, and `extras` of them come again behind the others; null: as they are.
+  float* factors;          // [k]; where extras is −1, what takes down the largest magnitude of each input
+  const int32_t* columns;  // [extras] which come again
+  int32_t n, k, type, extras;
 };
+
+inline int inputs_of(const Linear& l) { return l.extras > 0 ? l.k - l.extras : l.k; }
 
 struct Norm {
   const float* gain;  // [D]; null: no norm

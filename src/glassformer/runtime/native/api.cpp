@@ -53,7 +53,7 @@ struct Decoding {
 
 }  // namespace
 
-GF_EXPORT int32_t gf_abi_version() { return 5; }
+GF_EXPORT int32_t gf_abi_version() { return 6; }
 GF_EXPORT const char* gf_error() { return message.c_str(); }
 GF_EXPORT const char* gf_kernel_sets() { return kernel_sets(); }
 

@@ -219,6 +219,11 @@ void gate(float* x, int n, int32_t activation) {
   for (int i = 0; i < n; i += LANES) store(x + i, activate(load(x + i), activation) * load(x + n + i));
 }
 
+void balance(const float* x, int n, const float* factors, const int32_t* columns, int extras, float* out) {
+  for (int i = 0; i < n; i += LANES) store(out + i, load(x + i) * load(factors + i));
+  for (int i = 0; i < extras; i++) out[n + i] = x[columns[i]] * factors[n + i];
+}
+
 // --- attention -------------------------------------------------------------------------------------------------------
 
 void transpose_keys(const float* keys, int s, int stride, int head_size, float* transposed) {
@@ -360,7 +365,7 @@ void top(const float* logits, int n, int32_t base, Candidate* best, int count) {
 extern const Kernels GF_JOIN(kernels_, GF_SET);
 const Kernels GF_JOIN(kernels_, GF_SET) = {
     GF_STRING(GF_SET), prepare, product, layer_norm, add, embed, transpose_keys, attend, attend_scattered,
-    exponential_sum,   top,     turn,    gate,
+    exponential_sum,   top,     turn,    gate,       balance,
 };
 
 }  // namespace gf

@@ -52,6 +52,9 @@ struct Kernels {
 
   // x[i] = activation(x[i]) · x[n + i].
   void (*gate)(float* x, int n, int32_t activation);
+
+  // out[i] = x[i] · factor[i] for n inputs, then those of `columns`, `extras` of them, by the factors that follow.
+  void (*balance)(const float* x, int n, const float* factors, const int32_t* columns, int extras, float* out);
 };
 
 const Kernels& kernels();                 // the best set that this processor has

@@ -19,7 +19,7 @@ void each_stack_size(const Model& m, F f) {
 }
 
 struct Widths {
-  int input = 0, projected = 0, mixed = 0, hidden = 0, head = 0;
+  int input = 0, projected = 0, mixed = 0, hidden = 0, head = 0, balanced = 0;
 };
 
 Widths widths(const Model& m) {
@@ -30,7 +30,10 @@ Widths widths(const Model& m) {
     w.mixed = std::max({w.mixed, l.out.k, l.cross_out.k});
     w.hidden = std::max(w.hidden, l.up.n);
     w.head = std::max({w.head, l.head_size, l.cross_head_size});
-    w.input = std::max({w.input, l.out.k, l.cross_out.k, l.down.k});
+    for (const Linear* each : {&l.qkv, &l.out, &l.cross_q, &l.cross_out, &l.up, &l.down}) {
+      w.input = std::max(w.input, each->k);
+      if (each->extras > 0) w.balanced = std::max(w.balanced, each->k);
+    }
   });
   return w;
 }
@@ -77,10 +80,10 @@ class Pass {
   void sublayer(bool pre, const Norm& norm, const Linear& first, float* first_out, int32_t activation, Middle middle,
                 const Linear& last, const float* last_in, int last_stride, float* delta, bool sum = true,
                 const float* held = nullptr) {
-    prepare_rows(pre ? &norm : nullptr, first.type);
+    prepare_rows(pre ? &norm : nullptr, first);
     product(first, first_out, activation);
     middle();
-    prepare(last.type, last_in, last.k, last_stride);
+    prepare(last, last_in, last_stride);
     product(last, delta, NONE);
     if (!sum) return;
     const int width = space_.model.width;
@@ -93,7 +96,7 @@ class Pass {
 
   // The feed-forward part of a layer.
   void feed(const Layer& l, const float* held = nullptr) {
-    const int stride = l.up.n, inner = l.down.k;
+    const int stride = l.up.n, inner = inputs_of(l.down);
     auto gate = [&] {
       if (l.gated) rows([&](int r) { k_.gate(space_.hidden + (size_t)r * stride, inner, l.activation); });
     };
@@ -101,18 +104,27 @@ class Pass {
              space_.hidden, stride, space_.delta, true, held);
   }
 
-  // The rows, normed or not, as inputs of products with weights of `type`.
-  void prepare_rows(const Norm* norm, int32_t type) {
+  // The rows, normed or not, as inputs of a product.
+  void prepare_rows(const Norm* norm, const Linear& linear) {
     const int width = space_.model.width;
     const bool normed = norm && norm->gain;
     if (normed) rows([&](int r) { k_.layer_norm(x(r), space_.model.d, width, *norm, space_.normed + (size_t)r * width); });
-    prepare(type, normed ? space_.normed : space_.x, width, width);
+    prepare(linear, normed ? space_.normed : space_.x, width);
   }
 
-  void prepare(int32_t type, const float* from, int k, int stride) {
-    const size_t size = type == INT8 ? 1 : type == BF16 ? 2 : 4;
+  void prepare(const Linear& l, const float* from, int stride) {
+    const size_t size = l.type == INT8 ? 1 : l.type == BF16 ? 2 : 4;
+    if (l.extras < 0)  // one thread is asked for then
+      for (int r = 0; r < count_; r++)
+        for (int i = 0; i < l.k; i++) l.factors[i] = std::max(l.factors[i], std::fabs(from[(size_t)r * stride + i]));
     rows([&](int r) {
-      k_.prepare(type, from + (size_t)r * stride, 1, stride, k, space_.inputs + (size_t)r * k * size, space_.scales + r);
+      const float* x = from + (size_t)r * stride;
+      if (l.extras > 0) {
+        float* balanced = space_.balanced + (size_t)r * l.k;
+        k_.balance(x, inputs_of(l), l.factors, l.columns, l.extras, balanced);
+        x = balanced;
+      }
+      k_.prepare(l.type, x, 1, l.k, l.k, space_.inputs + (size_t)r * l.k * size, space_.scales + r);
     });
   }
 
@@ -167,6 +179,7 @@ Workspace::Workspace(const Model& m, const Kernels& k, int parts, int count, int
   x = arena_.take<float>((size_t)count * m.width);
   normed = arena_.take<float>((size_t)count * m.width);
   scales = arena_.take<float>(count);
+  balanced = arena_.take<float>((size_t)count * w.balanced);
   inputs = arena_.take<char>((size_t)count * w.input * 4);
   projected = arena_.take<float>((size_t)count * w.projected);
   mixed = arena_.take<float>((size_t)count * w.mixed);
@@ -206,7 +219,7 @@ void encode(Team& team, Workspace& space, const std::vector<Run>& runs, const in
   for (int i = 0; i < stack.n_layers; i++) {
     const Layer& l = stack.layers[i];
     pass.sublayer(l.pre, l.mixer_norm, l.qkv, space.projected, NONE, [&] { attend_within(pass, space, l, runs); }, l.out,
-                  space.mixed, l.out.k, space.delta);
+                  space.mixed, inputs_of(l.out), space.delta);
     if (l.up.weight) pass.feed(l);
   }
   for (int r = 0; r < count; r++) {
@@ -250,7 +263,7 @@ void State::encode(Team& team, Workspace& space) {
     const Layer& l = model.decoder.layers[i];
     if (!l.cross_q.weight) continue;
     if (i == 0 || model.decoder.layers[i - 1].cross_kv.type != l.cross_kv.type)
-      pass.prepare_rows(nullptr, l.cross_kv.type);
+      pass.prepare_rows(nullptr, l.cross_kv);
     pass.product(l.cross_kv, space.projected, NONE);
     const int size = l.cross_head_size, inner = l.cross_heads * size;
     pass.items((int)sources_.size() * l.cross_heads, [&](int item, int) {
@@ -327,8 +340,8 @@ void State::step(Team& team, Workspace& space, const int32_t* tokens, bool last_
                                  space.mixed + (size_t)t * queries + head * size, space.own[part].scores);
       });
     };
-    pass.sublayer(l.pre, l.mixer_norm, l.qkv, space.projected, NONE, attend_past, l.out, space.mixed, l.out.k,
-                  l.parallel ? space.held : space.delta, !l.parallel);
+    pass.sublayer(l.pre, l.mixer_norm, l.qkv, space.projected, NONE, attend_past, l.out, space.mixed,
+                  inputs_of(l.out), l.parallel ? space.held : space.delta, !l.parallel);
     if (l.cross_q.weight) {
       const int heads = l.cross_heads, size = l.cross_head_size, inner = heads * size;
       auto attend_source = [&] {
@@ -353,7 +366,7 @@ void State::step(Team& team, Workspace& space, const int32_t* tokens, bool last_
         });
       };
       pass.sublayer(l.pre, l.cross_norm, l.cross_q, space.projected, NONE, attend_source, l.cross_out, space.mixed,
-                    l.cross_out.k, space.delta);
+                    inputs_of(l.cross_out), space.delta);
     }
     if (l.up.weight) pass.feed(l, l.parallel ? space.held : nullptr);
   }
@@ -361,9 +374,9 @@ void State::step(Team& team, Workspace& space, const int32_t* tokens, bool last_
     int row = 0;
     for (int t = 0; t < count; t++)
       if (t + 1 == count || tokens_[t + 1].row != tokens_[t].row) std::memmove(pass.x(row++), pass.x(t), (size_t)model.width * 4);
-    Pass(team, space, row).prepare_rows(&stack.final_norm, model.output.type);
+    Pass(team, space, row).prepare_rows(&stack.final_norm, model.output);
   } else {
-    pass.prepare_rows(&stack.final_norm, model.output.type);
+    pass.prepare_rows(&stack.final_norm, model.output);
   }
 }
 
@@ -383,7 +396,7 @@ Linear narrowed(const Linear& all, const int32_t* ids, int count, Arena& arena) 
     bias[i] = all.bias[id];
     row_sums[i] = scaled ? all.row_sums[id] : 0;
   }
-  return {weight, scale, bias, row_sums, n, all.k, all.type, 0};
+  return {weight, scale, bias, row_sums, nullptr, nullptr, n, all.k, all.type, 0};
 }
 
 void choose(Team& team, Workspace& space, const std::vector<Outputs>& outputs, const int32_t* wanted_ids, int candidates,

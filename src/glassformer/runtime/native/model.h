@@ -33,6 +33,7 @@ class Workspace {
   float *projected, *mixed, *hidden, *delta;  // what products write and attention reads
   float* held;                                // [rows][width] what a sub-layer leaves for the next to add
   float* angles;                              // [rows][turned] cosines, then sines
+  float* balanced;                            // [rows][inputs] where any product has factors
   char* inputs;                               // what a product reads, by its type
   float* scales;                              // [rows]
   float *largest, *sums;                      // [chunks of the vocabulary][rows]
