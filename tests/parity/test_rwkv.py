@@ -202,3 +202,10 @@ def test_an_eagle_has_as_many_parameters_as_its_papers_formula(size: str, d_mode
     d, v = d_model, 65536
     expected = 13 * d * d * layers + 14 * d * layers + 4 * d + 2 * d * v
     assert gf.build(f"rwkv5-{size}", device="meta").num_parameters() == expected
+
+
+@pytest.mark.parametrize("preset", ["rwkv5-tiny", "rwkv7-tiny", "lstm-tiny"])
+def test_what_has_no_form_of_theirs_is_refused_by_name(tmp_path: Path, preset: str) -> None:
+    with pytest.raises(UserError, match="this model has no Hugging Face form") as caught:
+        hf.save(tmp_path / "out", gf.build(preset))
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
