@@ -33,6 +33,9 @@ from glassformer.runtime.library import EngineUnavailable
 from glassformer.runtime.support import known_throughout
 from glassformer.store import save_model
 from glassformer.text.tokenizer import Tokenizer
+from glassformer.train.config import TrainSection
+from glassformer.train.distributed import World
+from glassformer.train.optim import Optimizer
 from tests.digits import pairs, training, write_tsv
 from tests.randomised import close, ids, random_model, randomise
 
@@ -156,6 +159,21 @@ def test_gradients_are_finite_over_a_long_text_also_in_bfloat16_and_nothing_goes
         assert logits.isfinite().all()
     exact = model(source, target, mask, mask)
     close(logits.float(), exact, rtol=0.2, atol=0.2)
+
+
+def test_a_recurrences_own_parameters_start_where_its_authors_start_and_their_decay_is_not_decayed() -> None:
+    model = gf.build("mamba-tiny")
+    mixer = model.decoder.layers[0].mixer
+    close(mixer.a_log.exp()[5], torch.arange(1, 9).float())
+    steps = torch.nn.functional.softplus(mixer.step.bias)
+    assert (steps > 0.9e-3).all() and (steps < 0.11).all() and steps.max() > 3 * steps.min()
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    Optimizer(model, TrainSection(weight_decay=0.1), World()).step(0.5)
+    moved = {name for name, parameter in model.named_parameters() if not torch.equal(parameter, before[name])}
+    kinds = {name.rpartition("mixer.")[2] for name in moved if "mixer." in name}
+    assert kinds == {"into.weight", "gate.weight", "conv.weight", "select.weight", "step.weight", "out.weight"}
 
 
 @pytest.mark.slow

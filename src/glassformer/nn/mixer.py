@@ -57,6 +57,9 @@ class Kept:
 class Part(nn.Module):
     """Base of the mixers and of the feed-forward parts, whose matrices are linear layers."""
 
+    undecayed: tuple[str, ...] = ()
+    """Its own parameters of more than one dimension for which 0 is no resting place, so that no weight decay acts."""
+
     def forward(self, x_BTD: Tensor, ctx: Context, state: State | None = None) -> Tensor:
         """One method for the whole sequence, a chunk, and a single step."""
         raise NotImplementedError

@@ -73,6 +73,8 @@ class Mamba(Recurrence):
     arXiv:2403.01590, equation 11): ``C_t · exp(A (Δ_(s+1) + … + Δ_t)) Δ_s B_s``.
     """
 
+    undecayed = ("a_log",)
+
     def __init__(self, config: MambaConfig, d_model: int) -> None:
         super().__init__()
         self.config = config

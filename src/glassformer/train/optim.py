@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.errors import UserError
+from glassformer.nn.mixer import Part
 from glassformer.train.config import TrainSection
 from glassformer.train.distributed import SharedZeros, World
 
@@ -40,9 +41,9 @@ def learning_rate(step: int, config: TrainSection, d_model: int) -> float:
 class Optimizer:
     """AdamW for all parameters, or Muon for the matrices of the layers and AdamW for the rest.
 
-    AdamW (Loshchilov and Hutter 2019) leaves vectors (biases and norms) undecayed. Muon (Jordan et al. 2024; the scale
-    of its updates after Liu et al. 2025, arXiv:2502.16982) replaces a matrix's momentum by the nearest orthogonal
-    matrix; embeddings and the output layer, whose rows are no map from features to features, stay with AdamW.
+    AdamW (Loshchilov and Hutter 2019) leaves vectors (biases and norms), and what a part calls so, undecayed. Muon
+    (Jordan et al. 2024; the scale of its updates after Liu et al. 2025, arXiv:2502.16982) replaces a matrix's momentum
+    by the nearest orthogonal matrix; embeddings and the output layer, whose rows are no map from features to features, stay with AdamW.
 
     Orthogonalising is the costly part of a step. Local workers keep those matrices and their momenta in shared memory,
     and each updates some of them for all.
@@ -56,9 +57,13 @@ class Optimizer:
         self._names: dict[Tensor, str] = {parameter: name for name, parameter in named.items()}
         self._muon_rate = config.muon_rate
         self._world = world
+        held = {
+            f"{name}.{own}" for name, part in model.named_modules() if isinstance(part, Part) for own in part.undecayed
+        }
+        decayed = [name for name, parameter in rest.items() if parameter.dim() > 1 and name not in held]
         groups = [
-            {"params": [p for p in rest.values() if p.dim() > 1], "weight_decay": config.weight_decay},
-            {"params": [p for p in rest.values() if p.dim() <= 1], "weight_decay": 0.0},
+            {"params": [rest[name] for name in decayed], "weight_decay": config.weight_decay},
+            {"params": [rest[name] for name in rest if name not in decayed], "weight_decay": 0.0},
         ]
         self._adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
         self._muon: torch.optim.Muon | None = None
