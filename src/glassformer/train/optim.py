@@ -43,7 +43,8 @@ class Optimizer:
 
     AdamW (Loshchilov and Hutter 2019) leaves vectors (biases and norms), and what a part calls so, undecayed. Muon
     (Jordan et al. 2024; the scale of its updates after Liu et al. 2025, arXiv:2502.16982) replaces a matrix's momentum
-    by the nearest orthogonal matrix; embeddings and the output layer, whose rows are no map from features to features, stay with AdamW.
+    by the nearest orthogonal matrix; embeddings and the output layer, whose rows are no map from features to features,
+    stay with AdamW.
 
     Orthogonalising is the costly part of a step. Local workers keep those matrices and their momenta in shared memory,
     and each updates some of them for all.
