@@ -192,9 +192,9 @@ def _read(file: File) -> tuple[ModelConfig, Sequence[Rule]]:
     sizes = dict(d_model=file.d_model, n_layers=file.n_layers, vocab_size=file.vocab_size)
     sizes["d_ff"] = file.shape("blocks.0.ffn.key.weight")[0]
     if f"{first}r_k" in file:
-        ranks = [file.shape(f"{first}{name}1")[0] for name in ("w", "a", "g")]
-        ranks.insert(2, file.shape("blocks.1.att.v1")[0] if file.n_layers > 1 else 1)
-        config = rwkv7(**sizes, d_head=file.shape(f"{first}r_k")[1], ranks=tuple(ranks))
+        decay, rate, gate = (file.shape(f"{first}{name}1")[0] for name in ("w", "a", "g"))
+        value = file.shape("blocks.1.att.v1")[0] if file.n_layers > 1 else 1
+        config = rwkv7(**sizes, d_head=file.shape(f"{first}r_k")[1], ranks=(decay, rate, value, gate))
         return config, [*_shared(), *_rwkv7()]
     if f"{first}ln_x.weight" in file:
         n_heads = file.shape(f"{first}time_decay")[0]

@@ -29,7 +29,8 @@ class LSTM(Recurrence):
         self.config, self.width = config, config.d_hidden or d_model
         self.input = nn.Linear(d_model, 4 * self.width, bias=config.bias)
         self.hidden = nn.Linear(self.width, 4 * self.width, bias=False)
-        self.out = nn.Linear(self.width, d_model, bias=config.bias) if self.width != d_model else nn.Identity()
+        same = self.width == d_model
+        self.out = nn.Identity() if same else nn.Linear(self.width, d_model, config.bias)  # type: ignore[assignment]
         self.input_gate, self.forget_gate = Tap("B T E"), Tap("B T E")
         self.candidate, self.output_gate = Tap("B T E"), Tap("B T E")
         self.cell, self.result = Tap("B T E"), Tap("B T D")
@@ -53,9 +54,7 @@ class LSTM(Recurrence):
             else:
                 before = (memory["h"][None], memory["c"][None])
                 biased = self.input.bias is not None
-                y_BTE, h_1BE, c_1BE = torch.lstm(  # type: ignore[attr-defined]
-                    x_BTD, before, weights, biased, 1, 0.0, self.training, False, True
-                )
+                y_BTE, h_1BE, c_1BE = torch.lstm(x_BTD, before, weights, biased, 1, 0.0, self.training, False, True)
                 h_BE, c_BE = h_1BE[0], c_1BE[0]
         return self.result(self.out(y_BTE)), {"h": h_BE, "c": c_BE}
 
