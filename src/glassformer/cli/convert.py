@@ -14,7 +14,10 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def convert(
     source: Annotated[
-        str, typer.Argument(metavar="SRC", help="A MODEL, or a model of Hugging Face, CTranslate2, GGUF or llama2.c.")
+        str,
+        typer.Argument(
+            metavar="SRC", help="A MODEL, or a model of Hugging Face, CTranslate2, GGUF, rwkv.cpp or llama2.c."
+        ),
     ],
     destination: Annotated[Path, typer.Argument(metavar="DST", help="A directory that does not exist yet.")],
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="glassformer, hf, ct2 or onnx.")] = "glassformer",
