@@ -54,8 +54,8 @@ def load(
     """Loads a model: a `Translator`, `Generator`, `Embedder`, `Classifier`, `Tagger` or `Answerer`, by what it is.
 
     Args:
-        path_or_name: a MODEL, a Hugging Face directory, a .gguf, rwkv.cpp or llama2.c file, or the name of a bundled model.
-            A bundled name goes first: write `./zh-en` for a directory that is called so.
+        path_or_name: a MODEL, a Hugging Face directory, a .gguf, rwkv.cpp or llama2.c file, or the name of a bundled
+            model. A bundled name goes first: write `./zh-en` for a directory that is called so.
         device: a PyTorch device; "auto" is the GPU if there is one.
         engine: what computes: "native" (CPU, without PyTorch), "torch" (CPU, PyTorch with its weights laid out for
             decoding) or "model" (PyTorch's module). "auto" is the first that can run the model on that device.
