@@ -1,9 +1,24 @@
 /// <reference types="vitest/config" />
+import { gzipSync } from 'node:zlib'
+
 import { svelte } from '@sveltejs/vite-plugin-svelte'
 import { defineConfig, type Plugin } from 'vite'
 
-/** In mode "single": one page.html with everything inside, for `glassformer explore --html FILE`. */
+/** Svelte's production errors are addresses of its site; a page of this machine names none. */
+function local(): Plugin {
+  return { name: 'local', renderChunk: (code) => code.replaceAll('https://svelte.dev/e/', 'svelte: ') }
+}
+
+/**
+ * In mode "single": one page.html with everything inside, for `glassformer explore --html FILE`. Its script is packed, since it
+ * would otherwise stand in the repository twice; browsers have unpacked such streams by themselves since 2023.
+ */
 function inline(): Plugin {
+  const unpack = (packed: string) =>
+    `const bytes = Uint8Array.from(atob('${packed}'), (c) => c.charCodeAt(0));` +
+    `const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));` +
+    `const script = document.createElement('script');script.type = 'module';script.textContent = await new Response(stream).text();` +
+    `document.body.append(script)`
   return {
     name: 'inline',
     enforce: 'post',
@@ -15,8 +30,8 @@ function inline(): Plugin {
         let html = String(page.source)
         for (const [name, file] of Object.entries(bundle)) {
           if (file.type === 'chunk') {
-            const code = file.code.replaceAll('</script', '<\\/script').replaceAll('<!--', '<\\!--')
-            html = html.replace(/<script type="module"[^>]*><\/script>/, () => `<script type="module">${code}</script>`)
+            const packed = gzipSync(file.code, { level: 9 }).toString('base64')
+            html = html.replace(/<script type="module"[^>]*><\/script>/, () => `<script type="module">${unpack(packed)}</script>`)
           } else if (name.endsWith('.css')) {
             html = html.replace(/<link rel="stylesheet"[^>]*>/, () => `<style>${file.source}</style>`)
           } else continue
@@ -33,7 +48,7 @@ export default defineConfig(({ mode }) => {
   const single = mode === 'single'
   return {
     base: './',
-    plugins: [svelte(), single && inline()],
+    plugins: [svelte(), local(), single && inline()],
     build: {
       outDir: '../src/glassformer/explore/static',
       emptyOutDir: !single,
