@@ -44,7 +44,8 @@ def whole_process(setting: str, *, arguments: tuple[str, ...], unpacked: bool = 
 
     def call() -> None:
         with tempfile.TemporaryDirectory(prefix="benchmark-") as empty:
-            environment = {**os.environ, "GLASSFORMER_CACHE": empty} if unpacked else None
+            environment = {**os.environ, "GLASSFORMER_CACHE": empty} if unpacked else dict(os.environ)
+            environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what is installed has its bytecode
             done = subprocess.run(
                 [sys.executable, *arguments], capture_output=True, text=True, check=False, env=environment
             )

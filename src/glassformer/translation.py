@@ -12,12 +12,11 @@ from glassformer.decoding import Decoding
 from glassformer.text.glossary import Glossary
 from glassformer.text.pipeline import Draft, Line, Part
 from glassformer.text.script import is_already
-from glassformer.text.tags import Element, strip_tags
-from glassformer.text.words import words
 
 if TYPE_CHECKING:
     from glassformer.generate.align import Link
     from glassformer.generate.processors import Processor
+    from glassformer.text.tags import Element, Tagged
 
     Align = Callable[[Sequence[tuple[str, str]]], list[list[Link]]]
 
@@ -104,10 +103,16 @@ class Job:
 
 def opened(asked: Asked, direction: tuple[str, str] | None, mask: str | None) -> tuple[Asked, str]:
     """What was asked, in its direction; and the line as it is to be split, without tags that are put back later."""
-    plain = strip_tags(asked.text) if mask is not None and "<" in asked.text else None
+    plain = _stripped(asked.text) if mask is not None and "<" in asked.text else None
     tagged = plain is not None and bool(plain.text.strip()) and _stand_by_words(plain.elements)
     asked = asked._replace(direction=direction, tagged=tagged)
     return asked, plain.text if plain is not None and tagged else asked.text
+
+
+def _stripped(text: str) -> Tagged:
+    from glassformer.text.tags import strip_tags
+
+    return strip_tags(text)
 
 
 def _stand_by_words(elements: Sequence[Element]) -> bool:
@@ -171,6 +176,8 @@ def line_links(line: Line, aligned: Align) -> list[Link]:
         line: translated.
         aligned: the links between the words of each of some pairs of texts.
     """
+    from glassformer.text.words import words
+
     segments = list(line.segments)
     found = []
     for start in range(0, len(segments), _ALIGNED_AT_ONCE):

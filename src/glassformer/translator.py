@@ -15,16 +15,13 @@ from glassformer.generate.hypothesis import Hypothesis
 from glassformer.keywords import check_keywords, sequence_of_texts
 from glassformer.sentences import Row, SentenceModel, checked, direction_of
 from glassformer.text.glossary import Glossary, Term
-from glassformer.text.live import LiveLine
 from glassformer.text.masks import LITERAL, MASK
 from glassformer.text.pipeline import SPLIT_ABOVE, Draft, Part, Preparation, TranslateBatch, answers, translate_text
-from glassformer.text.stream import StreamDecoder
-from glassformer.text.tags import carry_tags
-from glassformer.text.words import spellings
 from glassformer.translation import Asked, Choice, Job, Translation, candidates, line_links, opened, record_of
 
 if TYPE_CHECKING:
     from glassformer.generate.processors import Processor
+    from glassformer.text.live import LiveLine
 
 LONGEST_SENTENCE = 128
 """Tokens: a sentence above this is cut at clause marks; few models have learnt from longer ones."""
@@ -199,6 +196,8 @@ class Translator(SentenceModel):
             yield from (record["translation"] for record in self._translated([asked.text], None, job, mask, options))
             return
         options["terms"] = partial(self._terms, job, {0: asked})
+        from glassformer.text.live import LiveLine
+
         live = LiveLine(Preparation(mask=mask, restore_case=not asked.prefix.strip(), **options).line(0, text))
         for part in live.line.parts:
             if part.protected.has_words:
@@ -215,6 +214,7 @@ class Translator(SentenceModel):
         job.cut.update([asked.number] * row.cut)
         processors, forced = [*job.decoding.processors, *job.processors], self._forced(job, asked, part, row)
         from glassformer.generate.events import Token, collect
+        from glassformer.text.stream import StreamDecoder
 
         events, ids, answer, looping = [], [], "", False
         decoder = StreamDecoder(self.tokenizer.target)
@@ -275,6 +275,8 @@ class Translator(SentenceModel):
             asked_for, found = known.pop(index), candidates(line, job.decoding.n_best)
             record, links = record_of(line, found), partial(job.links, direction=asked_for.direction)
             if asked_for.tagged:
+                from glassformer.text.tags import carry_tags
+
                 for candidate, (each, _) in zip(record["n_best"], found, strict=True):
                     candidate["translation"] = carry_tags(asked_for.text, each.translation, line_links(each, links))
                 record["source"], record["translation"] = asked_for.text, record["n_best"][0]["translation"]
@@ -372,6 +374,10 @@ class Translator(SentenceModel):
         return constraints
 
     def _banning(self, words: Sequence[str]) -> tuple[Processor, ...]:
+        if not words:
+            return ()
+        from glassformer.text.words import spellings
+
         sequences = spellings(self.tokenizer.target, words)
         if not sequences:
             return ()
