@@ -1,8 +1,9 @@
-"""What recurrence costs, and what attention gains: three claims measured. ``python -m benchmarks.versus_lstm``.
+"""What recurrence costs, and what attention gains: the claims measured. ``python -m benchmarks.versus_lstm``.
 
 The claims are those of section 4 of Vaswani et al. 2017: attention is trained in parallel over the positions, and its
 path between any two of them is of length 1, where a recurrence's is as long as the text.
 
+* ``depth``: the longest chain of operations of which each needs the one before: what no number of processors shortens.
 * ``speed``: tokens a second in training, of a Transformer and an LSTM of as many parameters, on the same batches.
 * ``recall``: after a few hundred steps, how often the first token is told after n others.
 * ``gradient``: how much of an input is left in the output n tokens later, in fresh models: ``‖∂y_n / ∂x_0‖``.
@@ -40,15 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.versus_lstm", description=(__doc__ or "").split("\n")[0]
     )
-    parser.add_argument("claims", nargs="*", help="speed, recall, gradient; all of them by default")
+    parser.add_argument("claims", nargs="*", help="depth, speed, recall, gradient; all of them by default")
     parser.add_argument("--steps", type=int, default=400, help="of training, for recall (default 400)")
     parser.add_argument("--distances", default="4,16,64,256", help="of recall and gradient (default 4,16,64,256)")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each model, for speed (default 5)")
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     distances = [int(each) for each in args.distances.split(",")]
-    for claim in args.claims or ("speed", "recall", "gradient"):
-        if claim == "speed":
+    for claim in args.claims or ("depth", "speed", "recall", "gradient"):
+        if claim == "depth":
+            table("depth: operations in a row, of one layer's mixer, forward", *depth((16, 64, 256, 1024)))
+        elif claim == "speed":
             table("speed: training, thousand tokens/s of CPU", *speed(args.rounds))
         elif claim == "recall":
             table(
@@ -58,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif claim == "gradient":
             table("gradient: ‖∂y_n / ∂x_0‖ relative to n = 1", *gradient(distances))
         else:
-            parser.error(f"{claim}: known are speed, recall and gradient")
+            parser.error(f"{claim}: known are depth, speed, recall and gradient")
     return 0
 
 
@@ -87,6 +90,34 @@ def twin(preset: str) -> tuple[Any, Any]:
 
     near = min(range(8, 4 * config.d_model, 2), key=lambda width: abs(count(width) - transformer.num_parameters()))
     return transformer, gf.build("lstm-tiny", **sizes, d_hidden=near)
+
+
+def depth(lengths: Sequence[int]) -> tuple[list[str], list[list[str]]]:
+    """Of the graph that autograd keeps; a tracer makes PyTorch's fused LSTM tell its steps one by one."""
+    rows = []
+    for name in MIXERS:
+        stack, row = decoder(name, layers=1).decoder, [name]
+        for length in lengths:
+            x_BTD = torch.randn(1, length, 64, requires_grad=True)
+            with gf.record(stack):
+                y_BTD = stack.layers[0].mixer(x_BTD, stack._prepared(Context(), x_BTD))
+            row.append(str(longest_chain(y_BTD)))
+        rows.append(row)
+    return ["mixer", *(f"T = {length}" for length in lengths)], rows
+
+
+def longest_chain(value: Tensor) -> int:
+    """Nodes on the longest way from a tensor back to where its graph begins."""
+    lengths: dict[Any, int] = {None: 0}
+    waiting = [value.grad_fn]
+    while waiting:
+        node = waiting[-1]
+        before = [each for each, _ in node.next_functions] if node is not None else []
+        unknown = [each for each in before if each not in lengths]
+        waiting += unknown
+        if not unknown:
+            lengths[waiting.pop()] = 1 + max((lengths[each] for each in before), default=0)
+    return lengths[value.grad_fn]
 
 
 def speed(rounds: int) -> tuple[list[str], list[list[str]]]:
