@@ -187,10 +187,9 @@ def table(rows: Sequence[Row]) -> list[str]:
     """What was measured, as Markdown: the longest text, its time and memory, their exponents, and decoding."""
     places = [row["tokens"] for row in rows if row["what"] == "decode"]
     near, far_off = (f"{place:,}" for place in (min(places, default=0), max(places, default=0)))
-    lines = [
-        f"| mixer | longest | ms a training step | MiB | time ∝ | memory ∝ | ms a token at {near} | at {far_off} | KiB |",
-        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
-    ]
+    heads = ["mixer", "longest", "ms a training step", "MiB", "time ∝", "memory ∝"]
+    heads += [f"ms a token at {near}", f"at {far_off}", "KiB of state"]
+    lines = [f"| {' | '.join(heads)} |", f"| --- |{' ---: |' * (len(heads) - 1)}"]
     for mixer in dict.fromkeys(row["mixer"] for row in rows):
         train = [row for row in rows if row["mixer"] == mixer and row["what"] == "train"]
         decode = [row for row in rows if row["mixer"] == mixer and row["what"] == "decode"]

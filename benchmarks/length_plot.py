@@ -49,6 +49,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
                 xs, ys = zip(*((x, max(y, 1e-9) * unit) for x, y in points if y > 0), strict=True)
                 axes.plot(xs, ys, line, color=colour, marker=marker, markersize=4, linewidth=1.4, label=mixer)
         axes.set(xscale="log", yscale="log", title=title, xlabel=below)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+            axis.set_minor_formatter(lambda value, _: "")
         axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
     _slopes(grid[0, 0])
