@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import glassformer as gf
+from benchmarks import versus_lstm
 from glassformer.cli.main import main
 from glassformer.config import ModelConfig
 from glassformer.generate import SearchConfig, search
@@ -168,3 +169,19 @@ def test_the_ordinary_commands_train_it_and_translate_with_it(tmp_path: Path, ca
     model = str(tmp_path / "run" / "best")
     assert main(["translate", "-m", model, "--from", "zh", "--to", "en", "一二", "三"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+
+
+def test_only_recurrences_make_every_token_wait_for_the_one_before() -> None:
+    _, rows = versus_lstm.depth((8, 32, 128))
+    chains = {name: [int(each) for each in lengths] for name, *lengths in rows}
+    assert len(set(chains["attention"])) == 1
+    assert chains["lstm"][2] - chains["lstm"][1] == 4 * (chains["lstm"][1] - chains["lstm"][0]) > 4 * 24
+    # RWKV-4 joins twice as much in every round, of which each adds as many operations.
+    assert chains["rwkv4"][2] - chains["rwkv4"][1] == chains["rwkv4"][1] - chains["rwkv4"][0] < 24
+
+
+def test_what_is_measured_side_by_side_is_equally_large() -> None:
+    transformer, lstm = versus_lstm.twin("transformer-tiny")
+    assert lstm.num_parameters() == pytest.approx(transformer.num_parameters(), rel=0.02)
+    sizes = {name: versus_lstm.decoder(name).num_parameters() for name in versus_lstm.MIXERS}
+    assert max(sizes.values()) < 1.15 * min(sizes.values())
