@@ -95,6 +95,13 @@ def test_the_golden_logits_are_reproduced_also_step_by_step(shared: Path, name: 
     torch.testing.assert_close(torch.stack(steps, 1), expected, rtol=0, atol=told["tolerance"])
 
 
+def test_a_norm_over_all_groups_as_version_4_of_theirs_computes_it_is_read_and_not_written(shared, tmp_path) -> None:
+    model = gf.load(shared / "data/checkpoints/hf-tiny-random/mamba2").model
+    assert {block.mixer.norm_groups for block in model.config.decoder.blocks} == {1}
+    with pytest.raises(UserError, match=r"mixer\.norm_groups is 1, where the format has 2"):
+        hf.save(tmp_path / "out", model)
+
+
 @pytest.mark.parametrize(
     "preset, parameters",
     [

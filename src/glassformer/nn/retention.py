@@ -24,7 +24,7 @@ class Retention(Recurrence):
 
     ``Retention(X) = (Q Kᵀ ⊙ D) V`` with ``D_nm = γ^(n−m)`` for ``n ≥ m``, queries and keys turned by their position;
     ``(swish(X W_G) ⊙ GroupNorm(heads)) W_O`` comes out. The scores are divided by √K, D's rows by the root of their
-    sum, and the weights' rows by their sum where it is more than 1 (section 2.1); that sum is recurrent, too.
+    sum, and the weights' rows by their sum where it is more than 1 (section 2.2); that sum is recurrent, too.
 
     All three forms are one: a chunk of n tokens reads the ones before it from ``S = Σ γ^age k vᵀ``, one chunk is the
     parallel form, and chunks of one token are the recurrent form. S is kept as seen from the last token read, and turns
@@ -58,13 +58,13 @@ class Retention(Recurrence):
         if memory is None:
             sums = q_BHTK.new_zeros(len(x_BTD), heads, self.d_head, self.d_value + 1, dtype=torch.float32)
             memory = {"sums": sums, "count": q_BHTK.new_zeros(len(x_BTD), dtype=torch.float32)}
-        parts = []
+        parts, decays = [], self._decays(x_BTD.device)
         # One chunk while a tracer looks, so that the whole pattern is there.
         size = n_tokens if recording() else self.config.chunk
         for start in range(0, n_tokens, size):
             chunk = slice(start, start + size)
             z, memory = self._chunk(
-                q_BHTK[:, :, chunk], k_BHTK[:, :, chunk], v_BHTW[:, :, chunk], seen_BT[:, chunk], memory
+                q_BHTK[:, :, chunk], k_BHTK[:, :, chunk], v_BHTW[:, :, chunk], seen_BT[:, chunk], memory, decays
             )
             parts.append(z)
         z_BHTV = self.z(F.layer_norm(torch.cat(parts, 2), (self.d_value,), eps=self.config.eps))
@@ -72,11 +72,16 @@ class Retention(Recurrence):
         return self.result(self.out(gated_BTE)), memory
 
     def _chunk(
-        self, q_BHTK: Tensor, k_BHTK: Tensor, v_BHTW: Tensor, seen_BT: Tensor, memory: Memory
+        self,
+        q_BHTK: Tensor,
+        k_BHTK: Tensor,
+        v_BHTW: Tensor,
+        seen_BT: Tensor,
+        memory: Memory,
+        decays: tuple[Tensor, Tensor],
     ) -> tuple[Tensor, Memory]:
         """Retention over one chunk and what came before it, before the group norm; and the memory after it."""
-        n, device = q_BHTK.shape[2], q_BHTK.device
-        forget_H, log_H = self._decays(device)
+        n, device, (forget_H, log_H) = q_BHTK.shape[2], q_BHTK.device, decays
         place_T = torch.arange(1, n + 1, device=device, dtype=torch.float32)  # 0 is the last token of the memory
         cos_TP, sin_TP = self._turns(place_T)
         q_BHTK = self.q(rotate(q_BHTK, cos_TP, sin_TP, "interleaved"))

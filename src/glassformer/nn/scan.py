@@ -80,7 +80,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _blocks(x_BTE: Tensor, a_EN: Tensor) -> list[slice]:
-    size = min(256, max(8, BLOCK_NUMBERS // max(1, len(x_BTE) * a_EN.numel())))
+    size = min(256, max(16, BLOCK_NUMBERS // max(1, len(x_BTE) * a_EN.numel())))
     return [slice(start, start + size) for start in range(0, x_BTE.shape[1], size)]
 
 

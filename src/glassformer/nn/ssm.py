@@ -70,7 +70,7 @@ class Mamba(Recurrence):
     comes out. As the authors' code has it, B is multiplied by Δ rather than discretised exactly (section 2).
 
     The pattern shows of some features how much each token's input counts in each output (Ali et al. 2024,
-    arXiv:2403.01590, equation 11): ``C_t · exp(A (Δ_(s+1) + … + Δ_t)) Δ_s B_s``.
+    arXiv:2403.01590): ``C_t · exp(A (Δ_(s+1) + … + Δ_t)) Δ_s B_s``.
     """
 
     undecayed = ("a_log",)
