@@ -61,6 +61,10 @@ def build_app(given: Iterable[str] = (), static: Path = STATIC) -> FastAPI:
         axes = " ".join("RCDE"[: tensor.dim()]) if tensor.dim() <= 4 else ""
         return _tensor(part_of(tensor, axes, {} if row is None else {"r": row}, parameter))
 
+    @app.get("/api/models/{name}/vocabulary")
+    def vocabulary(name: str) -> Any:
+        return models[name].vocabulary()
+
     @app.get("/api/models/{name:path}")
     def architecture(name: str) -> Any:
         return models[name].architecture()

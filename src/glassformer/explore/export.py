@@ -30,6 +30,8 @@ MOST_BYTES = 14_000_000
 """Of all numbers, as they stand in the page; behind it the less important tensors are left out."""
 SMALL = 4096
 """Learnt tensors of so many numbers are held whole."""
+MOST_PIECES = 65_536
+"""Of a vocabulary that is held; behind it only the likeliest pieces have names."""
 _ORDER = (
     "logits",
     "pattern",
@@ -99,6 +101,8 @@ def answers(text: str | None, given: Sequence[str], source: str | None, to: str 
         "GET /api/worked": {"json": worked()},
         "GET /api/training": {"json": list(Lesson().events(seconds=0))},
     }
+    if opened.target_tokens is not None and opened.config.target_vocab_size <= MOST_PIECES:
+        found[f"GET /api/models/{_quoted(card.name)}/vocabulary"] = {"json": opened.vocabulary()}
     for stack, _ in opened.config.stacks:
         found[f"GET /api/runs/{run.answer['id']}/lens?stack={stack}"] = _lens(run, stack)
     found |= _segmentations(opened, told["example"], run)

@@ -100,6 +100,21 @@ class Opened:
         head = self.config.head
         return head.labels if isinstance(head, ClassifierConfig) else ()
 
+    def vocabulary(self) -> dict[str, Any]:
+        """What each id of the output means, as `Vocabulary`.
+
+        Raises:
+            Missing: The model has no tokenizer.
+        """
+        if self.target_tokens is None:
+            raise Missing(f"{self.name} has no tokenizer, so its ids have no names")
+        told = [self.target_tokens.one(index) for index in range(self.config.target_vocab_size)]
+        return {
+            "pieces": [each["piece"] for each in told],
+            "texts": [each["text"] for each in told],
+            "special": [each["id"] for each in told if each["special"]],
+        }
+
     def architecture(self) -> dict[str, Any]:
         """Plain data, as `Architecture`."""
         card, found = self.card.to_dict(), self.manifest

@@ -1,7 +1,7 @@
 // All that the page asks of the server. A saved page carries the answers in `window.__GLASSFORMER__`, and then nothing is fetched.
 
 import { slice, type Tensor } from './tensor'
-import type { Architecture, Lens, ModelCard, Problem, Run, RunRequest, Segmentation, TensorInfo, TrainingEvent, Worked } from './types'
+import type { Architecture, Lens, ModelCard, Problem, Run, RunRequest, Segmentation, TensorInfo, TrainingEvent, Vocabulary, Worked } from './types'
 
 /** Keyed by `key(method, path, body)`. Float32 answers stand as base64, little-endian, with their shape. */
 export interface Saved {
@@ -98,6 +98,7 @@ const get = <T>(path: string) => cache.get<T>(path, async () => (await ask('GET'
 export const models = async () => (await ask('GET', '/api/models')).json as ModelCard[]
 export const architecture = (model: string) => get<Architecture>(`/api/models/${encodeURIComponent(model)}`)
 export const lens = (run: Run, stack: string) => get<Lens>(`/api/runs/${run.id}/lens?stack=${stack}`)
+export const vocabulary = (model: string) => get<Vocabulary>(`/api/models/${encodeURIComponent(model)}/vocabulary`)
 export const worked = () => get<Worked[]>('/api/worked')
 export const segment = (model: string, side: 'source' | 'target', text: string) =>
   get<Segmentation>(`/api/segment?model=${encodeURIComponent(model)}&side=${side}&text=${encodeURIComponent(text)}`)

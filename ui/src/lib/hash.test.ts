@@ -9,7 +9,7 @@ describe('the address', () => {
     {},
     { view: 'attention', layer: 3, head: 7, stack: 'decoder', kind: 'cross', source: 4, step: 2, col: 5 },
     { text: '我爱 “NLP” & 100%? #=+🐉', from: 'zh', to: 'en', lang: 'zh', theme: 'dark' },
-    { text: 'a\nb\tc', target: 'x=y&z', compare: '?#', prefix: [1, 4790, 2], beam: 1, pad: 3 },
+    { text: 'a\nb\tc', target: 'x=y&z', compare: '?#', prefix: [1, 4790, 2], beam: 1, penalty: 0.6, pad: 3 },
     { options: { temperature: '0.7', 'a&b': 'c=d' } },
   ])('comes back as it went: %j', (changes) => {
     expect(fromHash(toHash(state(changes)))).toEqual(state(changes))

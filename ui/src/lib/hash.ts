@@ -18,6 +18,8 @@ export interface Selection {
   /** Ids that the target must begin with. */
   prefix: number[]
   beam: number
+  /** α of the length penalty; −1: as the server has it. */
+  penalty: number
   pad: number
   stack: Stack
   kind: Kind
@@ -47,6 +49,7 @@ export const DEFAULTS: Readonly<Selection> = Object.freeze({
   target: '',
   prefix: [],
   beam: 4,
+  penalty: -1,
   pad: 0,
   stack: 'encoder',
   kind: 'self',
@@ -91,11 +94,11 @@ export function fromHash(hash: string): Selection {
     else if (key === 'view' || key === 'options' || !Object.hasOwn(DEFAULTS, key)) continue
     else if (typeof DEFAULTS[key as keyof Selection] === 'number') {
       const number = Number(text)
-      if (text !== '' && Number.isInteger(number)) Object.assign(state, { [key]: number })
+      if (text !== '' && (Number.isInteger(number) || (key === 'penalty' && number >= 0 && Number.isFinite(number)))) Object.assign(state, { [key]: number })
     } else if (!CHOICES[key] || CHOICES[key].includes(text)) Object.assign(state, { [key]: text })
   }
   return state
 }
 
 /** Changes of these make a new step in the browser's history; of all others they replace the address. */
-export const MILESTONES = ['view', 'model', 'text', 'from', 'to', 'target', 'prefix', 'beam', 'compare'] as const
+export const MILESTONES = ['view', 'model', 'text', 'from', 'to', 'target', 'prefix', 'beam', 'penalty', 'compare'] as const

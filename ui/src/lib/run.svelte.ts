@@ -38,6 +38,7 @@ export function request(card: ModelCard): RunRequest {
     target: state.target || undefined,
     prefix: state.prefix.length ? [...state.prefix] : undefined,
     beam_size: state.beam,
+    length_penalty: state.penalty < 0 ? undefined : state.penalty,
     pad: state.pad || undefined,
   }
 }

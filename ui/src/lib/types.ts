@@ -193,6 +193,14 @@ export interface Lens {
   layers: { name: string; positions: Candidate[][] }[]
 }
 
+/** GET /api/models/NAME/vocabulary: what each id of the output means; place = id. */
+export interface Vocabulary {
+  pieces: string[]
+  texts: string[]
+  /** Ids that are no text. */
+  special: number[]
+}
+
 /** GET /api/segment?model=…&side=source&text=…: how text becomes pieces. */
 export interface Segmentation {
   kind: 'bpe' | 'wordpiece' | 'unigram' | 'words'
