@@ -11,6 +11,7 @@ from glassformer.sentences import checked
 
 if TYPE_CHECKING:
     import numpy as np
+    from torch import Tensor
 
 
 class Answer(TypedDict):
@@ -57,6 +58,15 @@ class Answerer(Reader):
         question, passage = (checked(text, number) for text in given)
         row = encode_question(self._reads_text(), question, passage, self.limit)
         return Row(row.ids, row.types, row.cut, row)
+
+    def _also(self, rows: Sequence[Row], ids_BT: Tensor, known: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        """Questions see whole passages, and are seen by them, where a model has attention of that kind."""
+        if not self.model.config.tells_global:
+            return known
+        import torch
+
+        asked_B1 = torch.tensor([[row.found.asked] for row in rows])
+        return (*(known or (None,)), torch.arange(ids_BT.shape[1]) < asked_B1)
 
     def _told(self, given: Any, row: Row, logits: np.ndarray) -> Answer:
         from glassformer.text.spans import best_span

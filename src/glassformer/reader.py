@@ -122,7 +122,11 @@ class Reader(ABC):
         (ids_BT, mask_BT), (types_BT, _) = pad([row.ids for row in rows], 0), pad([row.types for row in rows], 0)
         segments = getattr(self.model.config.embed, "token_types", 0)
         known = (types_BT.clamp(max=segments - 1),) if segments else ()
-        return self._logits(ids_BT, mask_BT, *known)
+        return self._logits(ids_BT, mask_BT, *self._also(rows, ids_BT, known))
+
+    def _also(self, rows: Sequence[Row], ids_BT: Tensor, known: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
+        """What the model is told of rows besides ids and mask: their segments, where it knows any."""
+        return known
 
     def _logits(self, *inputs: Tensor | None) -> np.ndarray:
         import torch

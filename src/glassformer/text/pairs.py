@@ -16,12 +16,14 @@ class PairRow(NamedTuple):
         types: The segment of each id.
         cut: Whether a text was cut.
         second: Where the second text's ids stand.
+        first_end: How many ids there are up to the first text's last.
     """
 
     ids: list[int]
     types: list[int]
     cut: bool
     second: range
+    first_end: int
 
 
 def encode_pair(tokenizer: Tokenizer, first: str, second: str, limit: int | None = None) -> PairRow:
@@ -50,7 +52,9 @@ def encode_pair(tokenizer: Tokenizer, first: str, second: str, limit: int | None
     row = [*before, *((index, 0) for index in a), *between, *((index, second_type) for index in b), *after]
     start = len(before) + len(a) + len(between)
     places = range(start, start + len(b))
-    return PairRow([index for index, _ in row], [segment for _, segment in row], spare > 0, places)
+    return PairRow(
+        [index for index, _ in row], [segment for _, segment in row], spare > 0, places, len(before) + len(a)
+    )
 
 
 def _frame(tokenizer: Tokenizer) -> tuple[list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int]]]:

@@ -27,6 +27,7 @@ class QuestionRow(NamedTuple):
         cut: Whether the passage's or the question's end was left out.
         places: Where the passage's pieces stand in the row.
         spans: Where each of them begins and ends in the passage, in characters.
+        asked: How many ids there are up to the question's last.
     """
 
     ids: list[int]
@@ -34,6 +35,7 @@ class QuestionRow(NamedTuple):
     cut: bool
     places: range
     spans: list[tuple[int, int]]
+    asked: int
 
     def find(self, start: int, end: int) -> tuple[int, int] | None:
         """The places in the row of the first and the last piece that spell ``passage[start:end]``.
@@ -56,7 +58,8 @@ class QuestionRow(NamedTuple):
 def encode_question(tokenizer: Tokenizer, question: str, passage: str, limit: int | None = None) -> QuestionRow:
     """Puts a question and a passage into one row; arguments and errors are those of `encode_pair`."""
     row = encode_pair(tokenizer, question, passage, limit)
-    return QuestionRow(row.ids, row.types, row.cut, row.second, piece_spans(tokenizer, passage)[: len(row.second)])
+    spans = piece_spans(tokenizer, passage)[: len(row.second)]
+    return QuestionRow(row.ids, row.types, row.cut, row.second, spans, row.first_end)
 
 
 class Span(NamedTuple):

@@ -34,13 +34,15 @@ from glassformer.train.objectives.objective import Objective, needs, with_head
 class LabelledIds(NamedTuple):
     """A text as ids, and its label's number, or that of each id.
 
-    Of a pair of texts also the segment of each id; of a question and a passage also where the passage stands.
+    Of a pair of texts also the segment of each id; of a question and a passage also where the passage stands,
+    and how many ids there are up to the question's last.
     """
 
     ids: list[int]
     label: Any
     types: list[int] | None = None
     places: range | None = None
+    asked: int = 0
 
 
 class Labelling(Objective):

@@ -57,14 +57,18 @@ class SpanObjective(Texts):
         read = encode_question(self.tokenizer, row.question, row.passage, self.max_len)
         label = read.find(row.start, row.start + len(row.answer)) if row.answer else (0, 0)
         self._lost += label is None
-        return label and LabelledIds(read.ids, label, read.types, read.places)
+        return label and LabelledIds(read.ids, label, read.types, read.places, read.asked)
 
     def batch(self, examples: Sequence[LabelledIds], rows: Sequence[int]) -> Labelled:
         chosen = [examples[row] for row in rows]
         ids_BT, mask_BT = pad([example.ids for example in chosen], self.pad_id or 0)
-        segments = self.segments([example.types or [] for example in chosen], ids_BT)
+        inputs: tuple[Any, ...] = self.segments([example.types or [] for example in chosen], ids_BT)
+        if self.model.config.tells_global:
+            # The question sees the whole passage, and is seen by it (Beltagy et al. 2020, section 6).
+            asked_B1 = torch.tensor([[example.asked] for example in chosen])
+            inputs = (*(inputs or (None,)), torch.arange(ids_BT.shape[1]) < asked_B1)
         labels_B2 = torch.tensor([example.label for example in chosen])
-        return Labelled((ids_BT, mask_BT, *segments), labels_B2, 2 * len(rows))
+        return Labelled((ids_BT, mask_BT, *inputs), labels_B2, 2 * len(rows))
 
     def loss(self, model: Any, batch: Any, smoothing: float) -> tuple[Tensor, Tensor]:
         logits_BT2, mask_BT = model(*batch.inputs), batch.inputs[1]
