@@ -65,6 +65,8 @@ export const w = dictionary(
     keyViews: 'a view by its number',
     keyFind: 'find a thing',
     keyHelp: 'this list',
+    equal: 'equals the trace',
+    differs: 'differs from the trace by at most {n}',
     saved: 'A saved page: it shows what it holds; a new text needs glassformer explore.',
   },
   {
@@ -120,6 +122,8 @@ export const w = dictionary(
     keyViews: '按编号切换视图',
     keyFind: '查找概念',
     keyHelp: '显示此列表',
+    equal: '与记录一致',
+    differs: '与记录最多相差 {n}',
     saved: '这是保存下来的页面，只能显示其中已有的内容；新的文本需要运行 glassformer explore。',
   },
 )
