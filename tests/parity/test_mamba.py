@@ -95,6 +95,16 @@ def test_the_golden_logits_are_reproduced_also_step_by_step(shared: Path, name: 
     torch.testing.assert_close(torch.stack(steps, 1), expected, rtol=0, atol=told["tolerance"])
 
 
+def test_a_config_of_the_first_checkpoints_is_read() -> None:
+    """With the keys that their conversion wrote, several of which say the same."""
+    sizes = dict(hidden_size=768, d_model=768, n_layer=24, num_hidden_layers=24, d_inner=1536, intermediate_size=1536)
+    steps = dict(time_step_rank=48, time_step_min=0.001, time_step_max=0.1, time_step_floor=1e-4, time_step_scale=1.0)
+    kinds = dict(fused_add_norm=True, pad_vocab_size_multiple=8, rms_norm=True, ssm_cfg={}, residual_in_fp32=True)
+    data = dict(architectures=["MambaForCausalLM"], model_type="mamba", vocab_size=50280, expand=2, state_size=16)
+    config = family_of("mamba").from_hf({**data, **sizes, **steps, **kinds, "time_step_init_scheme": "random"})
+    assert hf.exported_config(config) == hf.exported_config(gf.build("mamba-130m", "meta").config)
+
+
 def test_a_norm_over_all_groups_as_version_4_of_theirs_computes_it_is_read_and_not_written(shared, tmp_path) -> None:
     model = gf.load(shared / "data/checkpoints/hf-tiny-random/mamba2").model
     assert {block.mixer.norm_groups for block in model.config.decoder.blocks} == {1}
@@ -144,7 +154,8 @@ def test_a_tiny_preset_is_written_and_read_back(tmp_path: Path, name: str) -> No
         ("mamba", "architectures", ["MambaForX"], "MambaForX cannot be represented"),
         ("mamba2", "n_groups", 3, "n_heads 4 is not a multiple of n_groups 3"),
         ("mamba2", "expand", 3, "num_heads · head_dim 64 is not expand · hidden_size"),
-        ("mamba2", "norm_before_gate", True, "norm_before_gate True"),
+        ("mamba2", "rms_norm", False, "rms_norm False"),
+        ("mamba", "ssm_cfg", {"layer": "Mamba2"}, "ssm_cfg .* cannot be represented"),
     ],
 )
 def test_a_config_that_cannot_be_represented_is_refused_by_name(

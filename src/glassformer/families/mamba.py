@@ -103,8 +103,10 @@ def take_numbers(keys: Keys) -> dict[str, Any]:
 
 def from_hf(data: Mapping[str, Any]) -> ModelConfig:
     keys = Keys(data)
-    for harmless in ("use_mambapy", "use_associative_scan", "d_inner", "ssm_cfg"):
+    for harmless in ("use_mambapy", "use_associative_scan", "d_inner", "fused_add_norm", "pad_vocab_size_multiple"):
         keys.take(harmless, default=None)
+    keys.only("ssm_cfg", {})
+    keys.only("rms_norm", True)
     rank = keys.take("time_step_rank", default="auto")
     config = mamba(
         **take_numbers(keys),

@@ -71,13 +71,14 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
     """Of a file that ``transformers`` 4 wrote, the norm behind the gate is over all groups at once, as it computes it.
 
     The paper and version 5 norm each group by itself; where there is one group, as in all of the authors' checkpoints,
-    both are the same.
+    both are the same. A file that tells ``norm_before_gate``, which no version reads, was converted from weights that
+    others trained with groups.
     """
     keys = Keys(data)
-    for harmless in ("time_step_rank", "chunk_size"):
+    for harmless in ("time_step_rank", "chunk_size", "norm_before_gate"):
         keys.take(harmless, default=None)
     keys.only("rms_norm", True)
-    keys.only("norm_before_gate", False)
+    old = str(data.get("transformers_version", "")).startswith("4.") and "norm_before_gate" not in data
     low, high = map(_number, keys.take("time_step_limit", default=(0.0, math.inf)))
     groups = keys.take("n_groups", default=8)
     config = mamba2(
@@ -87,7 +88,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
         d_head=keys.take("head_dim", default=64),
         n_groups=groups,
         d_state=keys.take("state_size", default=128),
-        norm_groups=1 if str(data.get("transformers_version", "")).startswith("4.") else None,
+        norm_groups=1 if old else None,
         dt_range=None if (low, high) == (0.0, math.inf) else (low, min(high, ENDLESS)),
         tie=keys.take("tie_word_embeddings", default=False),
     )
