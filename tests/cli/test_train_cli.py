@@ -279,6 +279,28 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+STARTS = """
+import multiprocessing, pathlib, time
+from glassformer.train import launch
+context = multiprocessing.get_context("spawn")
+workers = [context.Process(target=time.sleep, args=(60,), daemon=True) for _ in range(2)]
+with launch._private_start():
+    for worker in workers:
+        worker.start()
+for worker in workers:
+    status = pathlib.Path(f"/proc/{worker.pid}/status").read_text()
+    print(int(status.split("SigBlk:")[1].split()[0], 16))
+    worker.kill()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads masks of signals from /proc")
+def test_a_worker_hears_no_signal_from_its_first_instruction_on():
+    told = subprocess.run([sys.executable, "-c", STARTS], capture_output=True, text=True, check=True, timeout=120)
+    wanted = (1 << signal.SIGINT - 1) | (1 << signal.SIGTERM - 1)
+    assert [int(mask) & wanted for mask in told.stdout.split()] == [wanted] * 2
+
+
 def alive(group: int) -> list[str]:
     """Processes of a group that run, by what /proc tells of them behind their names: state, parent, group."""
     found = []
@@ -306,6 +328,7 @@ def test_a_signal_while_a_run_starts_ends_it_with_one_line(tmp_path, number, cod
         # The workers, and beside them what tracks their shared memory.
         while not started() and run.poll() is None and time.monotonic() < deadline:
             time.sleep(0.005)
+        time.sleep(0.7 * (workers > 1))  # so that they are importing what they need
         os.killpg(run.pid, number)
         err = run.communicate(timeout=60)[1]
     lines = [line for line in err.splitlines() if line and not line.startswith(("learn", "read"))]
