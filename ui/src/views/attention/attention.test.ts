@@ -97,6 +97,7 @@ describe('which', () => {
     expect([0, 1, 2, 3].map((col) => hidden(sight, 2, col))).toEqual(['window', null, null, 'padding'])
     expect(hidden(sight, 0, 1)).toBe('causal')
     expect(hidden({ causal: false, real: [] }, 0, 5)).toBe(null)
+    expect([0, 1].map((col) => hidden({ causal: false, real: [], seen: (r, c) => r === c }, 0, col))).toEqual([null, 'window'])
   })
   it('reads the tensors of a head, shared or not', () => {
     const run = { tensors: [{ name: 'a.0.k', axes: 'B G S K', shape: [1, 2, 5, 8] }, { name: 'a.0.q', axes: 'B H T K', shape: [1, 8, 5, 8] }, { name: 'a.01.k', axes: 'B D', shape: [1, 1] }] } as unknown as Run // prettier-ignore

@@ -18,4 +18,7 @@ export interface Cell {
   config: Record<string, any>
   /** Scores have a bias of the position added (ALiBi, T5). */
   biased: boolean
+  /** Names of the keys and values that this row uses: a global token has its own. */
+  keyTap: string
+  valueTap: string
 }

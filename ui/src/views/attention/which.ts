@@ -60,13 +60,16 @@ export interface Sight {
   /** True where a key is real. */
   real: boolean[]
   window?: number | null
+  /** Of attention that sees a part of the keys by a plan of its own: what was seen. */
+  seen?: (row: number, col: number) => boolean
 }
 
 /** Why a query does not see a key; null where it does. Padding is told first, since it hides a key from everyone. */
-export function hidden({ causal, real, window }: Sight, row: number, col: number): 'padding' | 'causal' | 'window' | null {
+export function hidden({ causal, real, window, seen }: Sight, row: number, col: number): 'padding' | 'causal' | 'window' | null {
   if (real[col] === false) return 'padding'
   if (causal && col > row) return 'causal'
   if (window && Math.abs(row - col) >= window) return 'window'
+  if (seen && !seen(row, col)) return 'window'
   return null
 }
 
