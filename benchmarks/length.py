@@ -149,7 +149,7 @@ def _measured(call: Callable[[], None]) -> tuple[float, int]:
     ctypes.CDLL(None).malloc_trim(0)  # what was freed goes back, so that it is asked for, and counted, anew
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
     before = _memory("VmRSS")
-    times = []
+    times: list[float] = []
     while not times or (sum(times) < 0.3 and len(times) < 5):
         began = time.process_time()
         call()
@@ -195,7 +195,7 @@ def table(rows: Sequence[Row]) -> list[str]:
         decode = [row for row in rows if row["mixer"] == mixer and row["what"] == "decode"]
         # Short texts are told by what every call costs.
         far = [row for row in train if row["tokens"] >= 1024][-4:]
-        times, sizes = ([(row["tokens"], row[key]) for row in far] for key in ("seconds", "bytes"))  # type: ignore[literal-required]
+        times, sizes = ([(row["tokens"], row[key]) for row in far] for key in ("seconds", "bytes"))
         powers = [f"n^{slope(points):.1f}" if len(points) > 1 else "–" for points in (times, sizes)]
         told = [f"{1e3 * decode[at]['seconds']:.2f}" if decode else "–" for at in (0, -1)]
         kept = f"{decode[0]['bytes'] / 1024:,.0f} → {decode[-1]['bytes'] / 1024:,.0f}" if decode else "–"

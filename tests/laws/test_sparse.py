@@ -78,13 +78,20 @@ def test_a_sliding_window_equals_the_loops_with_any_tokens_global(mixer, seed: i
     close(said[0], torch.tensor(expected).float())
 
 
-@settings(max_examples=40)
-@given(blockeds(), SEEDS, LENGTHS)
-def test_blocks_equal_the_loops_with_random_ones_counted_as_often_as_they_are_drawn(mixer, seed: int, length) -> None:
-    x = text(length, seed)
-    drawn = random_ones(mixer, length) if length > mixer._whole() else []
-    expected = sparse_loops.blocks(numbers(mixer), "m", mixer.config, x[0].tolist(), drawn)
-    close(mixer(x, Context())[0], torch.tensor(expected).float())
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("drawn", ["always", "training"])
+@pytest.mark.parametrize(("block", "count"), [(1, 0), (2, 1), (3, 1), (1, 2), (2, 2)])
+def test_blocks_equal_the_loops_with_random_ones_counted_as_often_as_they_are_drawn(
+    block: int, count: int, drawn: str, training: bool
+) -> None:
+    config = BlocksConfig.from_dict(dict(n_heads=2, block=block, random=count, drawn=drawn, seed=block))
+    mixer = randomise(build_mixer(config, 8), count).train(training)
+    whole = (5 + 2 * count) * block
+    for length in (1, whole, whole + 1, whole + block, 34):
+        x = text(length, length)
+        chosen = random_ones(mixer, length) if length > whole else []
+        expected = sparse_loops.blocks(numbers(mixer), "m", mixer.config, x[0].tolist(), chosen)
+        close(mixer(x, Context())[0], torch.tensor(expected).float())
 
 
 @settings(max_examples=60)
