@@ -39,6 +39,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
 
     matplotlib.use("agg")
     import matplotlib.pyplot as plt
+    from PIL import Image
 
     plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "glassformer", "font.size": 9})
     figure, grid = plt.subplots(2, 2, figsize=(11, 8))
@@ -74,7 +75,9 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     figure.tight_layout(rect=(0, 0.07, 1, 1))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
-    figure.savefig(path.with_suffix(".png"), dpi=110)
+    figure.savefig(picture := path.with_suffix(".png"), dpi=110)
+    with Image.open(picture) as image:  # flat colours need few
+        image.convert("RGB").quantize(64).save(picture, optimize=True)
 
 
 def _slopes(axes: Any) -> None:
