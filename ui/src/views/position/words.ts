@@ -41,7 +41,7 @@ export const w = dictionary(
     wave: '{n} positions a turn',
     law: 'The rotation law',
     lawNote: 'Going k positions on is always the same turn, wherever one starts: a matrix R(k) that does not contain the position. So a layer can learn “three words back” once, for all places.',
-    lawAt: 'Pair {i}, ω = {omega}: from position {p}, {k} on.',
+    lawAt: 'Pair {i}, ω = {omega}: from position {p}, {k} places on.',
     step: 'k',
     same: 'equals PE({n})',
     dot: 'Product against distance',
