@@ -61,12 +61,9 @@ class Answerer(Reader):
 
     def _also(self, rows: Sequence[Row], ids_BT: Tensor, known: tuple[Tensor, ...]) -> tuple[Tensor | None, ...]:
         """Questions see whole passages, and are seen by them, where a model has attention of that kind."""
-        if not self.model.config.tells_global:
-            return known
-        import torch
+        from glassformer.data.collate import with_questions
 
-        asked_B1 = torch.tensor([[row.found.asked] for row in rows])
-        return (*(known or (None,)), torch.arange(ids_BT.shape[1]) < asked_B1)
+        return with_questions(self.model.config, known, ids_BT, [row.found.asked for row in rows])
 
     def _told(self, given: Any, row: Row, logits: np.ndarray) -> Answer:
         from glassformer.text.spans import best_span

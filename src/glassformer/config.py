@@ -364,11 +364,6 @@ class ModelConfig(Config):
         yield from ((name, stack) for name in ("encoder", "decoder") if (stack := getattr(self, name)) is not None)
 
     @property
-    def tells_global(self) -> bool:
-        """Whether a pass may tell which tokens of an encoder see and are seen by all."""
-        return any(isinstance(block.mixer, SlidingConfig) for block in (self.encoder.blocks if self.encoder else ()))
-
-    @property
     def target_vocab_size(self) -> int:
         """Number of logits of a language model."""
         embed = self.target_embed or self.embed

@@ -12,6 +12,7 @@ import pytest
 from tests.conftest import REPOSITORY
 
 WEIGHTS = re.compile(r"^src/glassformer/bundled/[^/]+/model\.safetensors$")
+PICTURES = re.compile(r"^docs/img/[^/]+\.png$")
 MEGABYTE = 1 << 20
 
 
@@ -22,13 +23,15 @@ def tracked() -> list[str]:
 
 
 def texts() -> list[tuple[str, str]]:
-    return [(name, (REPOSITORY / name).read_text("utf-8")) for name in tracked() if not WEIGHTS.match(name)]
+    binary = re.compile(f"{WEIGHTS.pattern}|{PICTURES.pattern}")
+    return [(name, (REPOSITORY / name).read_text("utf-8")) for name in tracked() if not binary.match(name)]
 
 
-def test_every_tracked_file_but_the_bundled_weights_is_small_utf8_text():
+def test_every_tracked_file_but_the_bundled_weights_and_pictures_is_small_utf8_text():
     sizes = {name: (REPOSITORY / name).stat().st_size for name in tracked()}
     assert {name for name, size in sizes.items() if size > MEGABYTE and not WEIGHTS.match(name)} == set()
     assert sum(size for name, size in sizes.items() if WEIGHTS.match(name)) <= 30 * MEGABYTE
+    assert all(size < 150 * 1024 for name, size in sizes.items() if PICTURES.match(name))
     assert texts()
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from glassformer.config import ModelConfig, SlidingConfig
+
 IGNORE = -100
 """The label that the loss leaves out."""
 
@@ -107,3 +109,23 @@ def collate(
     target_BT, _ = pad([[bos_id, *row] for row in targets], pad_id)
     labels_BT, _ = pad([[*row, eos_id] for row in targets], IGNORE)
     return Batch(source_BS, source_mask_BS, target_BT, labels_BT, sum(len(row) + 1 for row in targets))
+
+
+def with_questions(
+    config: ModelConfig, segments: tuple[Tensor, ...], ids_BT: Tensor, asked: Sequence[int]
+) -> tuple[Tensor | None, ...]:
+    """What a model is told of rows besides ids and mask: segments, and where it has global tokens, which ones ask.
+
+    A question sees the whole passage, and is seen by it (Beltagy et al. 2020, section 6).
+
+    Args:
+        config: The model's.
+        segments: Those of the ids, or nothing.
+        ids_BT: Questions and passages in one row.
+        asked: How many ids there are in each row up to the question's last.
+    """
+    blocks = config.encoder.blocks if config.encoder else ()
+    if not any(isinstance(block.mixer, SlidingConfig) for block in blocks):
+        return segments
+    global_BT = torch.arange(ids_BT.shape[1]) < torch.tensor(asked)[:, None]
+    return (*(segments or (None,)), global_BT)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.config import ModelConfig, SpanConfig
-from glassformer.data.collate import Labelled, pad
+from glassformer.data.collate import Labelled, pad, with_questions
 from glassformer.data.questions import Question, read_questions
 from glassformer.errors import UserError
 from glassformer.models.model import Model
@@ -62,11 +62,8 @@ class SpanObjective(Texts):
     def batch(self, examples: Sequence[LabelledIds], rows: Sequence[int]) -> Labelled:
         chosen = [examples[row] for row in rows]
         ids_BT, mask_BT = pad([example.ids for example in chosen], self.pad_id or 0)
-        inputs: tuple[Any, ...] = self.segments([example.types or [] for example in chosen], ids_BT)
-        if self.model.config.tells_global:
-            # The question sees the whole passage, and is seen by it (Beltagy et al. 2020, section 6).
-            asked_B1 = torch.tensor([[example.asked] for example in chosen])
-            inputs = (*(inputs or (None,)), torch.arange(ids_BT.shape[1]) < asked_B1)
+        segments = self.segments([example.types or [] for example in chosen], ids_BT)
+        inputs = with_questions(self.model.config, segments, ids_BT, [example.asked for example in chosen])
         labels_B2 = torch.tensor([example.label for example in chosen])
         return Labelled((ids_BT, mask_BT, *inputs), labels_B2, 2 * len(rows))
 
