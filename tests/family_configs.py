@@ -51,6 +51,7 @@ def optional(draw: st.DrawFn, *values: Any) -> Any:
 def retention(draw: st.DrawFn) -> dict[str, Any]:
     heads = draw(st.sampled_from([1, 2]))
     more = dict(chunk=draw(st.sampled_from([1, 3, 128])), bias=draw(st.booleans()), d_value=optional(draw, 3))
+    more |= dict(eps=draw(st.sampled_from([0.3, 1e-6])))  # a large one, so that the size of the weights counts, too
     return dict(n_heads=heads, d_head=optional(draw, 6), forget=optional(draw, [0.3, 0.01][:heads]), **more)
 
 
