@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -176,6 +177,20 @@ def test_a_window_wider_than_the_text_and_all_tokens_global_are_dense_attention(
         assert (trace["pattern"] > 0).all()
 
 
+@pytest.mark.parametrize("config", [SlidingConfig(n_heads=2, reach=3), BlocksConfig(n_heads=2, block=2, random=1)])
+@pytest.mark.parametrize("traced", [False, True])
+def test_in_few_bits_it_stays_close_and_scores_are_not_summed_in_few(config: Any, traced: bool) -> None:
+    mixer, x = randomise(build_mixer(config, 8), 2), text(40, 3, 2)
+    real = torch.arange(40) < torch.tensor([[40], [33]])
+    expected = mixer(x, Context(mask_BS=real))
+    with torch.autocast("cpu", dtype=torch.bfloat16), record(mixer) if traced else nullcontext():
+        out = mixer(x, Context(mask_BS=real))
+    assert out.dtype == torch.bfloat16
+    close(out.float()[real], expected[real], rtol=0.05, atol=0.05)
+    out.float().sum().backward()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in mixer.parameters())
+
+
 def test_time_and_what_is_kept_for_the_backward_pass_grow_with_the_length() -> None:
     for config in (SlidingConfig(n_heads=2, reach=4), BlocksConfig(n_heads=2, block=4, random=1)):
         mixer, kept = build_mixer(config, 8), []
@@ -236,3 +251,7 @@ def test_an_encoder_is_told_which_tokens_are_global() -> None:
                for a, b in [(tokens, other)]]  # fmt: skip
     assert changed[0].tolist() == [True, True, True, True] + [False] * 8, "the first token sees all, its neighbours it"
     assert changed[1].all()
+    stack = dict(blocks=[dict(mixer=dict(n_heads=2))])
+    plain = random_model(ModelConfig.from_dict(dict(d_model=8, embed=dict(vocab_size=11), encoder=stack, head=None)))
+    with pytest.raises(UserError, match="no layer of this model has global tokens"):
+        plain(tokens, global_BT=question)

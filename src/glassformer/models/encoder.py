@@ -5,9 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from glassformer.config import ModelConfig
+from glassformer.errors import UserError
 from glassformer.models.model import Model
 from glassformer.models.stack import Stack
 from glassformer.nn.mixer import Context
+from glassformer.nn.sparse import SlidingAttention
 
 
 class Encoder(Model):
@@ -27,6 +29,8 @@ class Encoder(Model):
         global_BT: Tensor | None = None,
     ) -> Tensor:
         """The last hidden states, shape (B, T, D); arguments are those of ``forward``."""
+        if global_BT is not None and not any(isinstance(module, SlidingAttention) for module in self.modules()):
+            raise UserError("global_BT: no layer of this model has global tokens; a mixer of type sliding has")
         x_BTD = self.embed(inputs) if token_types_BT is None else self.embed(inputs, token_types_BT)
         return self.encoder(x_BTD, Context(mask_BS=mask_BT, global_BT=global_BT))
 

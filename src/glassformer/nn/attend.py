@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Literal, get_args
 
-import torch
 from torch import Tensor
 
 from glassformer.errors import UserError
 from glassformer.nn import blocks, flex
 from glassformer.nn import mask as masks
-from glassformer.nn.fused import alive, fused
+from glassformer.nn.fused import alive, fused, no_autocast
 from glassformer.nn.tap import recording
 from glassformer.nn.tiled import tiled
 
@@ -83,8 +82,7 @@ def attend(
         Shape (B, H, T, K), in the dtype of the queries.
     """
     path = path or ("explicit" if recording() else _path.get())
-    device = q_BHTK.device.type
-    with torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext():
+    with no_autocast(q_BHTK.device):
         if path == "tiled":
             return tiled(q_BHTK, k_BGSK, v_BGSK, mask=mask, causal=causal, window=window, bias=bias, scale=scale)
         if window is not None and bias is None and path in ("auto", "blocks"):

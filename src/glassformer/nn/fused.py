@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+def no_autocast(device: torch.device) -> AbstractContextManager[object]:
+    """What is inside keeps the precision that it is given."""
+    known = torch.amp.is_autocast_available(device.type)
+    return torch.autocast(device.type, enabled=False) if known else nullcontext()
 
 
 def alive(mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,7 +45,8 @@ def fused(
         bias = bias.to(q_BHTK.dtype)
         mask = bias if mask is None else torch.where(mask, bias, -math.inf)
     grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
-    out_BHTK = F.scaled_dot_product_attention(
-        q_BHTK, k_BGSK, v_BGSK, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
-    ).to(dtype)
+    with no_autocast(q_BHTK.device):
+        out_BHTK = F.scaled_dot_product_attention(
+            q_BHTK, k_BGSK, v_BGSK, attn_mask=mask, is_causal=causal, scale=scale, enable_gqa=grouped
+        ).to(dtype)
     return out_BHTK if seen is None else out_BHTK * seen
