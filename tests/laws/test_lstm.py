@@ -135,7 +135,9 @@ def lesson(count: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
     return source_BS * mask_BS, mask_BS, ((source_BS - 2) % 9 + 3) * mask_BS
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.slow if kind in ("rwkv4", "rwkv5") else ()) for kind in KINDS]
+)
 def test_a_recurrent_decoder_with_attention_learns_to_translate_and_beam_search_finds_it(kind: str) -> None:
     torch.manual_seed(0)
     model = gf.build(translator(KINDS[kind]))

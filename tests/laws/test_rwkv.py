@@ -111,7 +111,7 @@ def test_a_whole_model_is_what_plain_loops_compute(name: str) -> None:
     close(model(tokens)[0].double(), last @ weights["head.weight"].T, rtol=1e-3, atol=1e-3)
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(SEEDS, st.data())
 @torch.no_grad()
 def test_values_of_the_first_layer_follow_their_tokens_through_padding_and_chunks(seed: int, data) -> None:
