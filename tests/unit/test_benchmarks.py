@@ -15,6 +15,7 @@ import torch
 from benchmarks import run
 from benchmarks.embed import check_vectors
 from benchmarks.measure import Failed, System, Timing
+from benchmarks.plot import best
 from benchmarks.shapes import SHAPES, training_flops
 from benchmarks.train import one_batch
 from benchmarks.translate import QUESTION, check_tokens, same_tokens
@@ -285,3 +286,18 @@ def test_our_engines_write_and_embed(question, setting, amount, tmp_path, monkey
     figures = module.QUESTION.check(setting, None, outcomes)
     assert set(figures) == {"int8", "fp32"} and all(figures.values())
     assert len(outcomes["fp32"] if question == "embed" else outcomes["fp32"][0]) == amount
+
+
+def test_a_plot_compares_the_fastest_of_each_side_in_the_newest_run():
+    def row(system: str, seconds: float, peer: bool, setting: str = "small") -> dict:
+        return dict(question="train", setting=setting, system=system, seconds=seconds, peer=peer)
+
+    rows = [
+        row("glassformer fp32", 9.0, False),
+        row("glassformer fp32", 3.0, False),
+        row("glassformer bf16", 2.0, False),
+        row("slow peer", 8.0, True),
+        row("fast peer", 5.0, True),
+        row("glassformer fp32", 1.0, False, "alone"),
+    ]
+    assert best(rows) == [("train small", "glassformer bf16", "fast peer", 2.5)]
