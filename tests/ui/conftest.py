@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.ui.driver import Desk
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
@@ -69,3 +70,14 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         build = ["npx", "vite", "build", "--mode", mode, "--outDir", str(out), "--emptyOutDir", "false"]
         subprocess.run(build, cwd=REPOSITORY / "ui", check=True, capture_output=True, timeout=300)
     return out
+
+
+@pytest.fixture(scope="module")
+def desk(browser: Any, address: str) -> Iterator[Desk]:
+    """One window for all tests of a file, led by links; a fault in the page's scripts fails the last of them."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, locale="en", color_scheme="light")
+    context.set_default_timeout(20_000)
+    opened = Desk(context.new_page(), address)
+    yield opened
+    context.close()
+    assert not opened.faults, opened.faults
