@@ -117,8 +117,8 @@ def writer_of(
         llama.llama_memory_clear(llama.llama_get_memory(context), True)
         read, written = list(prompt), []
         for _step in range(count):
-            batch = llama.llama_batch_get_one((llama.llama_token * len(read))(*read), len(read))
-            if llama.llama_decode(context, batch):
+            tokens = (llama.llama_token * len(read))(*read)  # the batch keeps a pointer to it only
+            if llama.llama_decode(context, llama.llama_batch_get_one(tokens, len(read))):
                 raise RuntimeError("llama.cpp could not decode")
             logits_V = np.ctypeslib.as_array(llama.llama_get_logits_ith(context, -1), shape=(vocab_size,))
             read = [int(logits_V[:end].argmax())]
