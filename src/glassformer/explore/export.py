@@ -93,7 +93,7 @@ def answers(text: str | None, given: Sequence[str], source: str | None, to: str 
         if direction is not None:  # the page then finds no other one to ask for
             asked |= {"from": direction[0], "to": direction[1]}
             told["directions"] = [list(direction)]
-    run = Runs(models).make(RunRequest(**asked, **picture))
+    run = Runs(models, mark="saved").make(RunRequest(**asked, **picture))
     found: Answers = {
         "GET /api/models": {"json": [told]},
         f"GET /api/models/{_quoted(card.name)}": {"json": opened.architecture()},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 import time
 from collections import OrderedDict
@@ -81,8 +82,12 @@ class Gate:
 class Runs:
     """Makes runs, and keeps the last few."""
 
-    def __init__(self, models: Models, kept: int = KEPT_RUNS, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(
+        self, models: Models, kept: int = KEPT_RUNS, kept_bytes: int = KEPT_BYTES, mark: str | None = None
+    ) -> None:
         self.models, self.kept, self.kept_bytes = models, kept, kept_bytes
+        # A page that was open before the server was started again must not take another's run for its own.
+        self.mark = secrets.token_hex(4) if mark is None else mark
         self.gate = Gate()
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._lock, self._numbers = threading.Lock(), itertools.count(1)
@@ -102,7 +107,7 @@ class Runs:
         """
         opened = self.models[request.model]
         with self.gate(), torch.no_grad():
-            run = perform(opened, request, f"run{next(self._numbers)}")
+            run = perform(opened, request, f"run-{self.mark}-{next(self._numbers)}")
         with self._lock:
             self._runs[run.answer["id"]] = run
             while len(self._runs) > 1 and (

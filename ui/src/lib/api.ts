@@ -24,6 +24,12 @@ export class Refusal extends Error {
   }
 }
 
+/** No answer, or one about a run that the server holds no more: both are mended by asking again. */
+export const lost = (error: unknown): boolean => error instanceof Refusal && (error.status === 0 || error.status === GONE)
+
+/** Of a run that was let go; the server itself says 404, as of any name that it does not know. */
+const GONE = 410
+
 const saved = (): Saved | undefined => (typeof window === 'undefined' ? undefined : window.__GLASSFORMER__)
 
 /** True for a page written by `--html`: it can show what it holds, but compute nothing new. */
@@ -61,7 +67,8 @@ async function ask(method: string, path: string, body?: object, signal?: AbortSi
   }
   if (!response.ok) {
     const problem = (await response.json().catch(() => null)) as Problem | null
-    throw new Refusal(response.status, problem?.error ?? `${response.status} ${response.statusText}`)
+    const gone = response.status === 404 && /^no run /.test(problem?.error ?? '')
+    throw new Refusal(gone ? GONE : response.status, problem?.error ?? `${response.status} ${response.statusText}`)
   }
   if (response.headers.get('content-type')?.includes('json')) return { json: await response.json() }
   const shape = (response.headers.get('x-shape') ?? '').split(/[ ,×x]+/).filter(Boolean).map(Number)

@@ -103,6 +103,17 @@ function arrive(run: Run) {
   else if (!session.architecture?.parts.some((part) => part.stack === 'encoder') && session.architecture) state.stack = 'decoder'
 }
 
+let again = ''
+
+/** What belongs to a run cannot be had: a run that the server let go is made once more, a server that is silent is reported. */
+export function mislaid(error: Error) {
+  if ((error as api.Refusal).status === 0) return fail(error)
+  const id = session.run?.id ?? ''
+  if (!id || id === again) return
+  again = id
+  retry()
+}
+
 function fail(error: Error) {
   Object.assign(session, { busy: false, error: error.message, lost: [0, 503].includes((error as api.Refusal).status) })
 }
