@@ -1,6 +1,6 @@
 import { describe, expect, it } from 'vitest'
 
-import { base64, centred, cosines, cutOf, inkBox, overHeads, overRows, patchOf, rollout } from './patches'
+import { base64, centred, cosines, cutOf, inkOf, overHeads, overRows, patchOf, rollout } from './patches'
 
 const config = (more: object = {}) => ({ embed: { type: 'patches', patch_size: [2, 3], channels: 2, class_token: true, mean: null, deviation: null, ...more } })
 
@@ -66,19 +66,22 @@ describe('attention over layers', () => {
 
 describe('a drawing', () => {
   const ink = Array(100).fill(0)
-  ink[23] = ink[47] = 255
+  ink[23] = 200
+  ink[47] = 100
 
-  it('has bounds, or none', () => {
-    expect(inkBox(ink, 10, 10)).toEqual({ x: 3, y: 2, width: 5, height: 3 })
-    expect(inkBox(Array(100).fill(3), 10, 10)).toBeNull()
+  it('has a size and a centre of mass, or is none', () => {
+    const found = inkOf(ink, 10, 10)!
+    expect(found.extent).toBe(5)
+    expect(found.x).toBeCloseTo((2 * 3.5 + 7.5) / 3, 9)
+    expect(found.y).toBeCloseTo((2 * 2.5 + 4.5) / 3, 9)
+    expect(inkOf(Array(100).fill(3), 10, 10)).toBeNull()
   })
 
   it('is put in the middle, its longer side as long as it is to be', () => {
-    const box = inkBox(ink, 10, 10)!
-    const [scale, x, y] = centred(box, 28)
-    expect(scale * box.width).toBeCloseTo(20, 9)
-    expect(scale * (box.x + box.width / 2) + x).toBeCloseTo(14, 9)
-    expect(scale * (box.y + box.height / 2) + y).toBeCloseTo(14, 9)
+    const found = inkOf(ink, 10, 10)!
+    const [scale, x, y] = centred(found, 28)
+    expect(scale * found.extent).toBeCloseTo(20, 9)
+    expect([scale * found.x + x, scale * found.y + y]).toEqual([14, 14])
   })
 
   it('goes as base64', () => expect(base64(new Uint8Array(Array.from({ length: 9000 }, (_, i) => i % 256)))).toBe(Buffer.from(Array.from({ length: 9000 }, (_, i) => i % 256)).toString('base64')))

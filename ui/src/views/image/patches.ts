@@ -92,24 +92,35 @@ export const overRows = (values: ArrayLike<number>, n: number): Float32Array =>
     return sum / n
   })
 
-/** Where a drawing of ink (0 … 255) has its bounds; null where there is none. */
-export function inkBox(ink: ArrayLike<number>, width: number, height: number, least = 24): { x: number; y: number; width: number; height: number } | null {
-  let [left, top, right, bottom] = [width, height, -1, -1]
-  for (let y = 0; y < height; y++)
-    for (let x = 0; x < width; x++)
-      if (ink[y * width + x] >= least) {
-        left = Math.min(left, x)
-        right = Math.max(right, x)
-        top = Math.min(top, y)
-        bottom = Math.max(bottom, y)
-      }
-  return right < 0 ? null : { x: left, y: top, width: right - left + 1, height: bottom - top + 1 }
+export interface Ink {
+  /** Longer side of what was drawn. */
+  extent: number
+  /** Centre of mass. */
+  x: number
+  y: number
 }
 
-/** A square of `side` pixels in which the box fills `share`, in the middle: [scale, x, y], for drawing the whole picture into it. */
-export function centred(box: { x: number; y: number; width: number; height: number }, side: number, share = 20 / 28): [number, number, number] {
-  const scale = (side * share) / Math.max(box.width, box.height)
-  return [scale, side / 2 - scale * (box.x + box.width / 2), side / 2 - scale * (box.y + box.height / 2)]
+/** How large a drawing is, and where its weight lies; `ink` is 0 … 255, row by row. Null where nothing was drawn. */
+export function inkOf(ink: ArrayLike<number>, width: number, height: number, least = 24): Ink | null {
+  let [left, top, right, bottom, mass, x, y] = [width, height, -1, -1, 0, 0, 0]
+  for (let i = 0; i < width * height; i++) {
+    if (ink[i] < least) continue
+    const [c, r] = [i % width, Math.floor(i / width)]
+    left = Math.min(left, c)
+    right = Math.max(right, c)
+    top = Math.min(top, r)
+    bottom = Math.max(bottom, r)
+    mass += ink[i]
+    x += ink[i] * (c + 0.5)
+    y += ink[i] * (r + 0.5)
+  }
+  return mass ? { extent: Math.max(right - left, bottom - top) + 1, x: x / mass, y: y / mass } : null
+}
+
+/** As MNIST's digits are made: 20 of 28 pixels large, the centre of mass in the middle. [scale, x, y], for drawing it into a square of `side`. */
+export function centred(ink: Ink, side: number, share = 20 / 28): [number, number, number] {
+  const scale = (side * share) / ink.extent
+  return [scale, side / 2 - scale * ink.x, side / 2 - scale * ink.y]
 }
 
 /** Bytes as base64. */
