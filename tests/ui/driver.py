@@ -9,7 +9,13 @@ from urllib.parse import quote
 import numpy as np
 
 TEXT = "我爱自然语言处理。"
-SETTLED = """() => document.querySelector('main h1') && document.querySelector('main').getAttribute('aria-busy') === 'false'
+# As when a reader goes back; then long enough for the page to have acted on it.
+FOLLOW = """async (hash) => {
+  history.pushState(null, '', '#' + hash)
+  dispatchEvent(new PopStateEvent('popstate'))
+  for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame)
+}"""
+SETTLED = """() => document.querySelector('main[aria-busy=false] h1')
   && ![...document.querySelectorAll('main p.loading, main .busy')].some((each) => each.checkVisibility())"""
 
 
@@ -38,7 +44,7 @@ class Desk:
         """Follows a link; options of a view are given as ``_name``."""
         told = {"lang": "en", "theme": "light", **{("~" + k[1:] if k[0] == "_" else k): v for k, v in state.items()}}
         query = "&".join(f"{quote(key)}={quote(str(value))}" for key, value in told.items())
-        self.window.evaluate("hash => { location.hash = hash }", f"{view}?{query}")
+        self.window.evaluate(FOLLOW, f"{view}?{query}")
         self.settle()
 
     def settle(self) -> None:

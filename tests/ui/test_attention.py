@@ -22,8 +22,10 @@ def steps(desk: Desk) -> list[float]:
 
 
 @pytest.mark.parametrize(
-    ("where", "part"), [(SELF, "encoder.layers.1.mixer"), (MASKED, "decoder.layers.1.mixer"), (CROSS, "decoder.layers.1.cross")]
-)  # fmt: skip
+    ("where", "part"),
+    [(SELF, "encoder.layers.1.mixer"), (MASKED, "decoder.layers.1.mixer"), (CROSS, "decoder.layers.1.cross")],
+    ids=["encoder", "masked", "cross"],
+)
 def test_every_step_of_a_cell_is_the_traces(desk: Desk, where: dict[str, Any], part: str) -> None:
     head, row, col = 2, 4, 3
     desk.go("attention", **where, layer=1, head=head, source=row, step=row, col=col)
@@ -32,18 +34,17 @@ def test_every_step_of_a_cell_is_the_traces(desk: Desk, where: dict[str, Any], p
     dot = float(q.astype(float) @ k.astype(float))
     assert steps(desk) == pytest.approx([dot, scores[row, col], scores[row, col], pattern[row, col]], abs=6e-4)
     assert number(desk.hover_cell(f"{part}.pattern", row, col, pattern.shape)) == pattern[row, col]
-    equal = desk.window.locator("#attention-scale, #attention-softmax, #attention-values, #attention-join").get_by_role(
-        "note"
-    )
-    for note, name, mine in zip(
-        equal.all(),
-        (f"scores[{head}, {row}, {col}]", f"pattern[{head}, {row}, {col}]", f"z[{head}, {row}, 0]", f"result[{row}, 0]"),
-        (scores[row, col], pattern[row, col], desk.tensor(f"{part}.z", h=head, t=row)[0], desk.tensor(f"{part}.result", t=row)[0]),
-        strict=True,
-    ):  # fmt: skip
-        said = note.get_attribute("aria-label")
-        assert name in said and said.endswith(": equals the trace"), said
-        assert number(said.split(": equals")[0]) == mine
+    recorded = {
+        f"scores[{head}, {row}, {col}]": scores[row, col],
+        f"pattern[{head}, {row}, {col}]": pattern[row, col],
+        f"z[{head}, {row}, 0]": desk.tensor(f"{part}.z", h=head, t=row)[0],
+        f"result[{row}, 0]": desk.tensor(f"{part}.result", t=row)[0],
+    }
+    stages = desk.window.locator("#attention-scale, #attention-softmax, #attention-values, #attention-join")
+    said = [each.get_attribute("aria-label") for each in stages.get_by_role("note").all()]
+    assert [each.split(": ")[1] for each in said] == ["equals the trace"] * 4
+    for each, (name, value) in zip(said, recorded.items(), strict=True):
+        assert each.startswith(f"{part}.{name} ") and number(each.split(": ")[0]) == value
 
 
 def test_a_row_of_softmax_is_written_out(desk: Desk) -> None:
