@@ -32,7 +32,7 @@ export function request(card: ModelCard): RunRequest {
   const [from, to] = direction(card) ?? []
   return {
     model: card.name,
-    ...(card.input === 'image' ? { image: session.image || (standard ??= picture()) } : { text: state.text || card.example }),
+    ...(card.input === 'image' ? { image: api.isSaved() ? undefined : session.image || (standard ??= picture()) } : { text: state.text || card.example }),
     from,
     to,
     target: state.target || undefined,
