@@ -206,6 +206,21 @@ def test_int8_sums_are_exact_at_the_ends_of_the_range(each, seed):
     each(lambda kernels: _equal(kernels.product(linear, kernels.prepare("int8", x, k)), exact))
 
 
+@pytest.mark.parametrize("rows", [1, 2, 5, 12, 300])
+def test_int8_sums_are_exact_whichever_rows_have_a_negative_input(each, rows):
+    # Where none has one, as behind a ReLU, a set may compute otherwise; and many rows come in chunks.
+    r = rng(16, rows)
+    n, k = PANEL * int(r.integers(1, 8)), PANEL * int(r.choice([1, 5, 40]))
+    weight = r.integers(-127, 128, (n, k)).astype(np.int8)
+    x = r.integers(0, 128, (rows, k)).astype(np.float32)
+    x[:, 0] = 127  # so that the scale is 1
+    lowest = np.flatnonzero(r.random(rows) < 0.3)
+    x[lowest, r.integers(1, k, len(lowest))] = r.choice([-1, -127], len(lowest))
+    linear = Matrix("int8", weight, np.zeros(n, np.float32), np.ones(n, np.float32))
+    exact = x.astype(np.int64) @ weight.T.astype(np.int64)
+    each(lambda kernels: _equal(kernels.product(linear, kernels.prepare("int8", aligned(x), k)), exact))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_rows_bits_depend_on_no_other_row_and_on_no_range_of_panels(each, kind, seed):

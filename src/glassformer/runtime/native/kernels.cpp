@@ -33,6 +33,9 @@ void quantise(const float* x, int k, uint8_t* out, float* scale) {
     vi q = round_to_int(load(x + i) * factor) + Int8::OFFSET;
 #if defined(__AVX512F__)
     _mm_storeu_si128((__m128i*)(out + i), _mm512_cvtepi32_epi8((__m512i)q));
+#elif defined(__AVX2__)
+    __m128i words = _mm_packs_epi32(_mm256_castsi256_si128((__m256i)q), _mm256_extracti128_si256((__m256i)q, 1));
+    _mm_storel_epi64((__m128i*)(out + i), Int8::OFFSET ? _mm_packus_epi16(words, words) : _mm_packs_epi16(words, words));
 #else
     for (int j = 0; j < LANES; j++) out[i + j] = (uint8_t)q[j];
 #endif
@@ -77,13 +80,27 @@ inline vf finish(const Linear& l, int n, vi acc, float scale) {
 }
 inline vf finish(const Linear& l, int n, vf acc, float) { return acc + load(l.bias + n); }
 
+// Prepared inputs, and of int8 their scales and what their sums begin with.
+template <class T>
+struct Rows {
+  const typename T::In* x;
+  const float* scales;
+  const int32_t* missing;
+};
+
 template <class T, int ROWS, int PANELS>
-void tile(const Linear& l, const typename T::In* x, const float* scales, int panel, float* y, int stride,
-          int32_t activation) {
+void tile(const Linear& l, const Rows<T>& in, int panel, float* y, int stride, int32_t activation) {
   const int groups = l.k / T::GROUP;
   const char* weights[PANELS];
   for (int p = 0; p < PANELS; p++) weights[p] = (const char*)l.weight + (size_t)(panel + p) * groups * 64;
-  typename T::Acc acc[ROWS][PANELS * VECTORS] = {};
+  typename T::Acc acc[ROWS][PANELS * VECTORS];
+#pragma GCC unroll 8
+  for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
+    for (int i = 0; i < PANELS * VECTORS; i++) {
+      acc[r][i] = typename T::Acc{};
+      if constexpr (T::MISSING) acc[r][i] += in.missing[r];
+    }
   for (int g = 0; g < groups; g++) {
     vi w[PANELS * VECTORS];
 #pragma GCC unroll 16
@@ -94,47 +111,67 @@ void tile(const Linear& l, const typename T::In* x, const float* scales, int pan
     }
 #pragma GCC unroll 8
     for (int r = 0; r < ROWS; r++) {
-      auto in = T::broadcast(x + (size_t)r * l.k + (size_t)g * T::GROUP);
+      auto x = T::broadcast(in.x + (size_t)r * l.k + (size_t)g * T::GROUP);
 #pragma GCC unroll 16
-      for (int i = 0; i < PANELS * VECTORS; i++) acc[r][i] = T::add(acc[r][i], in, w[i]);
+      for (int i = 0; i < PANELS * VECTORS; i++) acc[r][i] = T::add(acc[r][i], x, w[i]);
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < ROWS; r++)
+#pragma GCC unroll 16
     for (int i = 0; i < PANELS * VECTORS; i++) {
       int n = panel * PANEL + i * LANES;
-      vf out = finish(l, n, acc[r][i], scales ? scales[r] : 1.0f);
-      store(y + (size_t)r * stride + n, activate(out, activation));
+      store(y + (size_t)r * stride + n, finish(l, n, acc[r][i], in.scales ? in.scales[r] : 1.0f));
+    }
+  if (activation == NONE) return;
+  for (int r = 0; r < ROWS; r++)
+    for (int i = 0; i < PANELS * VECTORS; i++) {
+      float* at = y + (size_t)r * stride + panel * PANEL + i * LANES;
+      store(at, activate(load(at), activation));
     }
 }
-
-template <class T, int PANELS, int ROWS = TILE_ROWS>
-void tile_rows(int rows, const Linear& l, const typename T::In* x, const float* scales, int panel, float* y, int stride,
-               int32_t activation) {
-  if constexpr (ROWS > 0) {
-    if (rows == ROWS) return tile<T, ROWS, PANELS>(l, x, scales, panel, y, stride, activation);
-    tile_rows<T, PANELS, ROWS - 1>(rows, l, x, scales, panel, y, stride, activation);
+// tile() for `rows` of at most ROWS and `panels` of at most PANELS.
+template <class T, int ROWS = Tile<T>::ROWS, int PANELS = Tile<T>::PANELS>
+void tile_of(int rows, int panels, const Linear& l, const Rows<T>& in, int panel, float* y, int stride,
+             int32_t activation) {
+  if constexpr (ROWS > 1)
+    if (rows < ROWS) return tile_of<T, ROWS - 1, PANELS>(rows, panels, l, in, panel, y, stride, activation);
+  if constexpr (PANELS > 1)
+    if (panels < PANELS) return tile_of<T, ROWS, PANELS - 1>(rows, panels, l, in, panel, y, stride, activation);
+  if constexpr (T::MISSING) {
+    int32_t missing = 0;
+    for (int r = 0; r < ROWS; r++) missing |= in.missing[r];
+    typedef typename T::NoneMissing Whole;
+    if (!missing) return tile<Whole, ROWS, PANELS>(l, Rows<Whole>{in.x, in.scales, nullptr}, panel, y, stride, activation);
   }
+  tile<T, ROWS, PANELS>(l, in, panel, y, stride, activation);
 }
 
 template <class T>
 void product_of(const Linear& l, const void* inputs, const float* scales, int rows, int first, int last, float* y,
                 int stride, int32_t activation) {
+  constexpr int MOST_ROWS = 256, MOST_BYTES = 1 << 17;
   const auto* x = (const typename T::In*)inputs;
-  // Panels outside, rows inside: a group of panels stays in the cache while all rows pass.
-  const int blocks = (rows + TILE_ROWS - 1) / TILE_ROWS;
-  for (int panel = first; panel < last;) {
-    const int panels = last - panel >= TILE_PANELS ? TILE_PANELS : 1;
-    for (int b = 0; b < blocks; b++) {
-      const int from = int64_t(rows) * b / blocks, count = int64_t(rows) * (b + 1) / blocks - from;
-      const auto* in = x + (size_t)from * l.k;
-      const float* s = scales ? scales + from : nullptr;
-      float* out = y + (size_t)from * stride;
-      if (panels == TILE_PANELS)
-        tile_rows<T, TILE_PANELS>(count, l, in, s, panel, out, stride, activation);
-      else
-        tile_rows<T, 1>(count, l, in, s, panel, out, stride, activation);
+  // Chunks of rows that stay in the second cache, panels inside, and rows again inside these: a few panels stay in the
+  // first cache while the chunk passes. All are shared out evenly, so that no tile is much smaller than the others.
+  const int fit = MOST_BYTES / (l.k * (int)sizeof *x), most = fit < 1 ? 1 : fit > MOST_ROWS ? MOST_ROWS : fit;
+  const auto begin = [](int n, int part, int parts) { return int(int64_t(n) * part / parts); };
+  const auto parts = [](int n, int largest) { return (n + largest - 1) / largest; };
+  const int chunks = parts(rows, most), groups = parts(last - first, Tile<T>::PANELS);
+  for (int c = 0; c < chunks; c++) {
+    const int start = begin(rows, c, chunks), size = begin(rows, c + 1, chunks) - start;
+    const int blocks = parts(size, Tile<T>::ROWS);
+    int32_t missing[MOST_ROWS];
+    if constexpr (T::MISSING)
+      for (int r = 0; r < size; r++) missing[r] = T::missing(x + (size_t)(start + r) * l.k, l.k);
+    for (int group = 0; group < groups; group++) {
+      const int panel = begin(last - first, group, groups), panels = begin(last - first, group + 1, groups) - panel;
+      for (int b = 0; b < blocks; b++) {
+        const int from = begin(size, b, blocks), count = begin(size, b + 1, blocks) - from, row = start + from;
+        tile_of<T>(count, panels, l, Rows<T>{x + (size_t)row * l.k, scales ? scales + row : nullptr, missing + from},
+                   first + panel, y + (size_t)row * stride, stride, activation);
+      }
     }
-    panel += panels;
   }
 }
 

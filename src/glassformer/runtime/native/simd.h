@@ -99,13 +99,22 @@ inline vf erf(vf x) {
 }
 
 // --- One step of a matrix product over a 32-bit group of inputs ------------------------------------------------------
-// in: how an input is held; Broadcast: a group of one row, in all lanes; add(): accumulators += group · weights.
+// In: how an input is held; Broadcast: a group of one row, in all lanes; add(): accumulators += group · weights;
+// MISSING: whether a row's sums begin with what add() leaves out.
+
+// A 32-bit group in all lanes.
+inline vi broadcast_group(const void* x) {
+  int32_t group;
+  std::memcpy(&group, x, 4);
+  return splat(group);
+}
 
 struct Fp32 {
   typedef vf Acc;
   typedef float In;
   typedef vf Broadcast;
   static constexpr int GROUP = 1;
+  static constexpr bool MISSING = false;
   static Broadcast broadcast(const In* x) { return splat(*x); }
   static Acc add(Acc acc, Broadcast x, vi w) { return acc + x * (vf)w; }
 };
@@ -116,7 +125,8 @@ struct Bf16 {
   typedef uint16_t In;
   typedef vi Broadcast;
   static constexpr int GROUP = 2;
-  static Broadcast broadcast(const In* x) { int32_t pair; std::memcpy(&pair, x, 4); return splat(pair); }
+  static constexpr bool MISSING = false;
+  static Broadcast broadcast(const In* x) { return broadcast_group(x); }
   static Acc add(Acc acc, Broadcast x, vi w) { return (vf)_mm512_dpbf16_ps((__m512)acc, (__m512bh)x, (__m512bh)w); }
 };
 #else
@@ -125,8 +135,11 @@ struct Bf16 {  // weights widen to float32; inputs are rounded to bfloat16 all t
   typedef uint16_t In;
   struct Broadcast { vf even, odd; };
   static constexpr int GROUP = 2;
-  static float widen(uint16_t x) { uint32_t bits = (uint32_t)x << 16; float f; std::memcpy(&f, &bits, 4); return f; }
-  static Broadcast broadcast(const In* x) { return {splat(widen(x[0])), splat(widen(x[1]))}; }
+  static constexpr bool MISSING = false;
+  static Broadcast broadcast(const In* x) {
+    vu pair = (vu)broadcast_group(x);
+    return {(vf)(pair << 16), (vf)(pair & 0xffff0000u)};
+  }
   static Acc add(Acc acc, Broadcast x, vi w) {
     acc = acc + x.even * (vf)((vu)w << 16);
     return acc + x.odd * (vf)((vu)w & 0xffff0000u);
@@ -146,21 +159,30 @@ struct Int8 {
   static constexpr int OFFSET = 0;
 #endif
 #if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
-  // Products of two are summed in 16 bits with saturation: |x| times ±w stays below 2 · 127² < 2¹⁵.
-  struct Broadcast { __m256i magnitude, sign; };
+  // |x| times ±w, where the complement ~w = −w − 1 stands for −w: every unit has a complement, few can change a sign.
+  // What that leaves out, |x| for each x < 0, is the same for all outputs. Products of two are summed in 16 bits with
+  // saturation, and stay within 2 · 127 · 128 < 2¹⁵.
+  struct Broadcast { __m256i magnitude, negative; };
   static Broadcast broadcast(const In* x) {
-    int32_t group;
-    std::memcpy(&group, x, 4);
-    __m256i v = _mm256_set1_epi32(group);
-    return {_mm256_abs_epi8(v), v};
+    __m256i v = (__m256i)broadcast_group(x);
+    return {_mm256_abs_epi8(v), _mm256_cmpgt_epi8(_mm256_setzero_si256(), v)};
   }
-  static Acc add(Acc acc, Broadcast x, vi w) {
-    __m256i pairs = _mm256_maddubs_epi16(x.magnitude, _mm256_sign_epi8((__m256i)w, x.sign));
-    return acc + (vi)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
+  static Acc add(Acc acc, Broadcast x, vi w) { return add_unsigned(acc, x.magnitude, w ^ (vi)x.negative); }
+  static Acc add_unsigned(Acc acc, __m256i x, vi w) {
+    return acc + (vi)_mm256_madd_epi16(_mm256_maddubs_epi16(x, (__m256i)w), _mm256_set1_epi16(1));
+  }
+  static constexpr bool MISSING = true;
+  typedef struct Int8NotNegative NoneMissing;
+  // What a row's sums begin with.
+  static int32_t missing(const In* x, int k) {
+    int32_t sum = 0;
+    for (int i = 0; i < k; i++) sum -= (int8_t)x[i] < 0 ? (int8_t)x[i] : 0;
+    return sum;
   }
 #else
+  static constexpr bool MISSING = false;
   typedef vi Broadcast;
-  static Broadcast broadcast(const In* x) { int32_t group; std::memcpy(&group, x, 4); return splat(group); }
+  static Broadcast broadcast(const In* x) { return broadcast_group(x); }
   static Acc add(Acc acc, Broadcast x, vi w) {
 #if defined(__AVX512VNNI__)
     return (vi)_mm512_dpbusd_epi32((__m512i)acc, (__m512i)x, (__m512i)w);
@@ -176,16 +198,45 @@ struct Int8 {
 #endif
 };
 
-// How many rows and panels a matrix product keeps in registers (accumulators, one weight vector a panel, one broadcast),
-// how many panels of a head attention sums at once for up to four rows, and in how many parts it sums a score.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+// Inputs of which none is negative, such as those behind a ReLU, need no sign.
+struct Int8NotNegative : Int8 {
+  static constexpr bool MISSING = false;
+  typedef vi Broadcast;
+  static Broadcast broadcast(const In* x) { return broadcast_group(x); }
+  static Acc add(Acc acc, Broadcast x, vi w) { return add_unsigned(acc, (__m256i)x, w); }
+};
+#endif
+
+// How many panels of a head attention sums at once for up to four rows, and in how many parts it sums a score.
 #if defined(__AVX512F__)
-constexpr int TILE_ROWS = 6, TILE_PANELS = 4, MIX_PANELS = 4, SCORE_CHAINS = 4;
-#elif defined(__AVX2__)
-constexpr int TILE_ROWS = 4, TILE_PANELS = 1, MIX_PANELS = 1, SCORE_CHAINS = 1;
-#elif defined(__aarch64__)
-constexpr int TILE_ROWS = 6, TILE_PANELS = 1, MIX_PANELS = 1, SCORE_CHAINS = 1;
+constexpr int MIX_PANELS = 4, SCORE_CHAINS = 4;
 #else
-constexpr int TILE_ROWS = 2, TILE_PANELS = 1, MIX_PANELS = 1, SCORE_CHAINS = 1;
+constexpr int MIX_PANELS = 1, SCORE_CHAINS = 1;
+#endif
+
+// How many rows and panels a matrix product keeps in registers: accumulators, weights, what a row gives all lanes.
+template <class T>
+struct Tile {
+#if defined(__AVX512F__)
+  static constexpr int ROWS = 6, PANELS = 4;
+#elif defined(__AVX2__) || defined(__aarch64__)
+  static constexpr int ROWS = 6, PANELS = 1;
+#else
+  static constexpr int ROWS = 2, PANELS = 1;
+#endif
+};
+#if defined(__AVX2__) && !defined(__AVX512F__)
+template <>
+struct Tile<Bf16> {  // four rows: weights and inputs take two registers each
+  static constexpr int ROWS = 4, PANELS = 1;
+};
+#endif
+#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
+template <>
+struct Tile<Int8> {  // wide: what is done to an input serves six vectors of weights
+  static constexpr int ROWS = 2, PANELS = 3;
+};
 #endif
 
 }  // namespace
