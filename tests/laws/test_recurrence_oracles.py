@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from glassformer.config import Mamba2Config, MambaConfig, RetentionConfig
 from glassformer.nn import scan
+from glassformer.nn.block import build_mixer
 from glassformer.nn.mixer import Context
 from glassformer.nn.retention import Retention
 from glassformer.nn.ssm import Mamba, Mamba2
@@ -118,3 +120,31 @@ def test_what_a_mambas_pattern_shows_of_some_features_is_what_is_mixed_in_them()
     inner = trace["post"][..., shown].transpose(1, 2)
     y = (pattern @ inner[..., None])[..., 0] + inner * mixer.skip[shown, None]
     close(y.transpose(1, 2), trace["y"][..., shown], atol=1e-4)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@torch.no_grad()
+def test_behind_a_token_that_forgets_everything_what_follows_is_as_exact_as_one_by_one(traced: bool) -> None:
+    mixers = [randomise(Mamba2(Mamba2Config(n_heads=2, d_head=3, d_state=4, chunk=size), 8)) for size in (64, 1)]
+    x = torch.randn(1, 40, 8, generator=torch.Generator().manual_seed(3))
+    for mixer in mixers:
+        mixer.a_log.zero_()
+        mixer.step_bias.zero_()
+        mixer.step.weight.copy_(torch.eye(8)[:1].expand(2, -1))
+    x[..., 0] = torch.where(torch.arange(40) % 7 == 0, 1e6, -3.0)
+    x[..., 1:] *= 50
+    whole, steps = mixers
+    with record(whole) if traced else nullcontext():
+        y = whole(x, Context())
+    close(y, steps(x, Context()), atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", [MambaConfig(d_state=3), Mamba2Config(n_heads=2, d_head=3, d_state=4)])
+def test_decays_that_no_float_holds_are_finite_and_so_are_their_gradients(kind: Any) -> None:
+    mixer = randomise(build_mixer(kind, 8))
+    for log, bias in ((-200.0, 1e5), (100.0, 1e5), (100.0, -200.0)):
+        mixer.a_log.data.fill_(log)
+        (mixer.step.bias if isinstance(kind, MambaConfig) else mixer.step_bias).data.fill_(bias)
+        y = mixer(torch.randn(2, 70, 8), Context())
+        y.square().mean().backward()
+        assert y.isfinite().all() and all(p.grad.isfinite().all() for p in mixer.parameters())

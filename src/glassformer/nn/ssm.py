@@ -62,6 +62,11 @@ def fresh_steps(count: int, low: float, high: float, floor: float = 1e-4) -> Ten
     return steps + torch.log(-torch.expm1(-steps))
 
 
+def _rates(a_log: Tensor) -> Tensor:
+    """−A, as far as float32 holds it."""
+    return a_log.float().clamp(max=80.0).exp()
+
+
 class Mamba(Recurrence):
     """A selective state space for each inner feature, with a short convolution before and a gate behind it.
 
@@ -106,7 +111,7 @@ class Mamba(Recurrence):
         if real_BT is not None:  # no step at all, so that padding leaves the state as it is
             delta_BTE = delta_BTE * real_BT[..., None]
         delta_BTE, b_BTN, c_BTN = self.delta(delta_BTE), self.b(b_BTN), self.c(c_BTN)
-        a_EN = -self.a_log.float().exp()
+        a_EN = -_rates(self.a_log)
         start_BEN = delta_BTE.new_zeros(len(x_BTE), *a_EN.shape) if memory is None else memory["state"]
         y_BTE, state_BEN = selective_scan(x_BTE, delta_BTE, a_EN, b_BTN, c_BTN, start_BEN)
         if recording():
@@ -121,8 +126,7 @@ class Mamba(Recurrence):
         inner = len(a_EN)
         shown = torch.arange(0, inner, max(1, inner // SHOWN), device=a_EN.device)[:SHOWN]
         delta_BHT, a_HN = delta_BTE[..., shown].transpose(1, 2), a_EN[shown]
-        past_BHT = delta_BHT.cumsum(-1)
-        since_BHTS = (past_BHT[..., None] - past_BHT[:, :, None]).clamp(min=0)
+        since_BHTS = delta_BHT[..., None].expand(-1, -1, -1, delta_BHT.shape[-1]).tril(-1).cumsum(-2)
         pattern_BHTS = torch.zeros_like(since_BHTS)
         for number in range(a_EN.shape[1]):  # one at a time: T · S · N at once would be much
             read_BTS = c_BTN[..., number, None].float() * b_BTN[:, None, :, number].float()
@@ -221,20 +225,20 @@ class Mamba2(Recurrence):
         """The output (B, H, T, P) of one chunk without D's part, and the state after it."""
         each = self.config.n_heads // self.config.n_groups
         b_BGTN, c_BGTN = b_BTGN.transpose(1, 2), c_BTGN.transpose(1, 2)
-        past_BHT = (delta_BTH * -self.a_log.float().exp()).transpose(1, 2).cumsum(-1)
-        # Masked before the exponential: above the diagonal it would overflow.
-        since_BHTS = past_BHT[..., None] - past_BHT[:, :, None]
-        above_TS = torch.ones_like(since_BHTS[0, 0], dtype=torch.bool).triu(1)
-        decay_BHTS = self.decay(since_BHTS.masked_fill(above_TS, -torch.inf).exp())
+        exponent_BHT = (delta_BTH * -_rates(self.a_log)).transpose(1, 2)
+        past_BHT = exponent_BHT.cumsum(-1)
+        # Each sum by itself: as a difference of two, it would lose its digits behind a token that forgets everything.
+        since_BHTS = exponent_BHT[..., None].expand(-1, -1, -1, exponent_BHT.shape[-1]).tril(-1).cumsum(-2)
+        decay_BHTS = self.decay(since_BHTS.exp().tril())
         scores_BHTS = self.scores((c_BGTN @ b_BGTN.transpose(2, 3)).repeat_interleave(each, 1))
-        x_BHTP = x_BTHP.transpose(1, 2) * delta_BTH.transpose(1, 2)[..., None]
+        x_BHTP = x_BTHP.transpose(1, 2).float() * delta_BTH.transpose(1, 2)[..., None]
         weights_BHTS = scores_BHTS * decay_BHTS
         if recording():
             self.pattern(weights_BHTS * delta_BTH.transpose(1, 2)[:, :, None])
         with torch.autocast(x_BTHP.device.type, enabled=False):  # what accumulates over a text does so in float32
             b_BHTN, c_BHTN = (part.float().repeat_interleave(each, 1) for part in (b_BGTN, c_BGTN))
             y_BHTP = weights_BHTS.float() @ x_BHTP + (c_BHTN @ state_BHPN.transpose(2, 3)) * past_BHT.exp()[..., None]
-            left_BHT = (past_BHT[..., -1:] - past_BHT).exp()
+            left_BHT = decay_BHTS[..., -1, :]
             new_BHPN = (x_BHTP * left_BHT[..., None]).transpose(2, 3) @ b_BHTN
             return y_BHTP, state_BHPN * past_BHT[..., -1:, None].exp() + new_BHPN
 
