@@ -197,13 +197,26 @@ def test_fresh_and_extreme_weights_learn_with_finite_gradients_in_either_precisi
             assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("name", ["rwkv4", "rwkv5"])
+def test_channels_that_forget_faster_than_a_float_can_say_forget_all_at_once(name: str) -> None:
+    model, outputs = randomise(gf.build(f"{name}-tiny")), []
+    for decay in (29.0, 100.0):
+        for layer in model.decoder.layers:
+            layer.mixer.decay.data.fill_(decay)
+        logits = model(ids(64, 2, 40))
+        logits.logsumexp(-1).sum().backward()
+        assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+        outputs.append(logits)
+    close(*outputs)
+
+
 @pytest.mark.parametrize(
     ("mixer", "ffn", "says"),
     [
         (dict(type="rwkv5", n_heads=3), None, "decoder block 0: d_model 8 is not a multiple of n_heads 3"),
         (dict(type="rwkv7", n_heads=5), None, "decoder block 0: d_model 8 is not a multiple of n_heads 5"),
         (dict(type="rwkv4", n_heads=2), None, "unknown key"),
-        (dict(type="rwkv6", n_heads=2), None, "'rwkv6'"),
+        (dict(type="rwkv6", n_heads=2), None, "unknown type 'rwkv6'"),
         (dict(type="rwkv4"), dict(type="channel-mix", d_ff=4, activation="relu"), "unknown key"),
     ],
 )

@@ -14,6 +14,9 @@ from glassformer.nn.recurrence import Recurrence
 from glassformer.nn.state import Memory
 from glassformer.nn.tap import Tap
 
+AT_ONCE = 30.0
+"""A decay's parameter by which all is forgotten at the next token; beyond, its exponential would overflow."""
+
 NOTHING = -1e30
 """The logarithm of no weight at all: finite, so that no difference of two is undefined."""
 
@@ -122,7 +125,7 @@ class RWKV4(Recurrence):
 
     def _means(self, weight_BTA: Tensor, mean_BTA: Tensor) -> tuple[Tensor, Tensor]:
         """The logarithm of the weights, and the mean, of everything up to each place (Hillis and Steele 1986)."""
-        rate_A, stride = self.decay.float().exp(), 1
+        rate_A, stride = self.decay.float().clamp(max=AT_ONCE).exp(), 1
         while stride < weight_BTA.shape[1]:
             far_BTA, near_BTA = weight_BTA[:, :-stride] - stride * rate_A, weight_BTA[:, stride:]
             share_BTA = (far_BTA - near_BTA).sigmoid()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glassformer.config import RWKV5Config
 from glassformer.nn.mixer import Kept
 from glassformer.nn.recurrence import Recurrence
-from glassformer.nn.rwkv import before, mixed, shares
+from glassformer.nn.rwkv import AT_ONCE, before, mixed, shares
 from glassformer.nn.state import Memory
 from glassformer.nn.tap import Tap
 
@@ -89,7 +89,7 @@ class RWKV5(Recurrence):
         """What comes out of one chunk after the sums before it; and the sums after it."""
         n = r_BHCK.shape[2]
         place_C = torch.arange(n, device=r_BHCK.device)
-        rate_H1K = -self.decay.float().exp().view(self.n_heads, 1, -1)
+        rate_H1K = -self.decay.float().clamp(max=AT_ONCE).exp().view(self.n_heads, 1, -1)
         first_H1K = self.first.float().view(self.n_heads, 1, -1)
         z_BHCK = (r_BHCK * (rate_H1K * place_C[:, None]).exp()) @ sums_BHKK
         z_BHCK = z_BHCK + (r_BHCK * first_H1K * k_BHCK).sum(-1, keepdim=True) * v_BHCK
