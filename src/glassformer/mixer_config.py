@@ -77,9 +77,9 @@ class RetentionConfig(RecurrentConfig):
     """Size of one head of queries and keys; ``None`` means ``d_model / n_heads``."""
     d_value: Positive | None = None
     """Size of one head of values; ``None`` means ``2 · d_head``, as in section 3.1."""
-    forget: tuple[Annotated[float, Field(gt=0, lt=1)], ...] | None = None
+    forget: tuple[Annotated[float, Field(ge=1e-30, lt=1)], ...] | None = None
     """1 − γ of each head: the share that is forgotten at each token; ``None`` means ``2^(−5−i)`` (equation 8)."""
-    base: Annotated[float, Field(gt=1)] = 10000.0
+    base: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 10000.0
     """Base of the angles by which queries and keys turn."""
     bias: bool = False
     chunk: Positive = 128
@@ -114,6 +114,12 @@ class StateSpaceConfig(RecurrentConfig):
     """The least step size that is drawn at first."""
     dt_max: PositiveFloat = 0.1
     """The largest one."""
+
+    def problem(self, d_model: int) -> str | None:
+        """What keeps it from standing in a model."""
+        if self.dt_min > self.dt_max:
+            return f"dt_min {self.dt_min} is more than dt_max {self.dt_max}; change one"
+        return None
 
 
 class MambaConfig(StateSpaceConfig):
@@ -165,7 +171,9 @@ class Mamba2Config(StateSpaceConfig):
             return f"n_heads {self.n_heads} is not a multiple of n_groups {self.n_groups}; change one"
         if self.inner % (self.norm_groups or 1):
             return f"n_heads · d_head {self.inner} is not a multiple of norm_groups {self.norm_groups}; change one"
-        return None
+        if self.dt_range is not None and self.dt_range[0] > self.dt_range[1]:
+            return f"dt_range {list(self.dt_range)} begins after its end; give the least step size first"
+        return super().problem(d_model)
 
 
 class LSTMConfig(RecurrentConfig):
@@ -281,7 +289,7 @@ class SlidingConfig(SparseConfig):
     """A window that slides along, and a few tokens that see and are seen by all (Beltagy et al. 2020, section 3.1)."""
 
     type: Literal["sliding"] = "sliding"
-    reach: Annotated[int, Field(ge=0)]
+    reach: Annotated[int, Field(ge=0, le=2**31 - 1)]
     """Steps to each side; the paper's window is twice that."""
     dilation: Positive = 1
     """Places in a step: those between are not seen."""
@@ -309,7 +317,7 @@ class BlocksConfig(SparseConfig):
     type: Literal["blocks"] = "blocks"
     block: Positive = 64
     """Tokens of one block."""
-    random: Annotated[int, Field(ge=0)] = 3
+    random: Annotated[int, Field(ge=0, le=2**31 - 1)] = 3
     """Random blocks that each block sees."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """They are drawn from it once for all; each layer has another one."""

@@ -58,7 +58,14 @@ def explain(config: type[Config], error: ValidationError, where: str) -> str:
         near = difflib.get_close_matches(str(first["loc"][-1]), here, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else f"; known here: {', '.join(here)}" if here else ""
         return f"{where}: unknown key {path!r}{hint}{more}"
-    message = first["msg"].removeprefix("Value error, ").replace("using tag()", "using 'type'")
+    if first["type"] == "union_tag_invalid":
+        tag, known = first["ctx"]["tag"], first["ctx"]["expected_tags"]
+        near = difflib.get_close_matches(tag.lower(), known.replace("'", "").split(", "), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {known}"
+        return f"{where}: {path}: unknown type {tag!r}; {hint}{more}"
+    if first["type"] == "union_tag_not_found":
+        return f"{where}: {path}: has no type, which says what it is; give one{more}"
+    message = first["msg"].removeprefix("Value error, ")
     value = first.get("input")
     plain = isinstance(value, str | int | float | bool | None) and first["type"] != "missing"
     got = f", got {value!r}" if plain else ""

@@ -127,13 +127,23 @@ MAMBA_LIKE = dict(type="retention", n_heads=2)
         ),
         (
             dict(encoder=dict(blocks=[dict(mixer=dict(type="bidirectional", mixer=dict(n_heads=2)))])),
-            "encoder.blocks.0.mixer.mixer: Unable to extract tag",
+            "encoder.blocks.0.mixer.mixer: has no type",
         ),
         (dict(decoder=dict(blocks=[dict(mixer=dict(type="retention", n_heads=3))])), "d_model 8 is not a multiple"),
         (dict(decoder=dict(blocks=[dict(mixer=dict(type="retention", n_heads=8))])), "needs an even d_head"),
         (dict(decoder=dict(blocks=[dict(mixer=dict(**MAMBA_LIKE, forget=[0.1]))])), "one for each of the 2 heads"),
         (dict(decoder=dict(blocks=[dict(mixer=dict(**MAMBA_LIKE, rotary={}))])), "unknown key"),
-        (dict(decoder=dict(blocks=[dict(mixer=dict(type="lstn"))])), "'lstn'"),
+        (dict(decoder=dict(blocks=[dict(mixer=dict(type="lstn"))])), "unknown type 'lstn'; did you mean 'lstm'?"),
+        (dict(decoder=dict(blocks=[dict(mixer=dict(type=7))])), "unknown type '7'; known are 'attention', 'retention'"),
+        (dict(decoder=dict(blocks=[dict(mixer=dict(**MAMBA_LIKE, forget=[1e-300, 0.1]))])), "forget.0"),
+        (
+            dict(decoder=dict(blocks=[dict(mixer=dict(type="mamba", dt_min=0.2))])),
+            "dt_min 0.2 is more than dt_max 0.1; change one",
+        ),
+        (
+            dict(decoder=dict(blocks=[dict(mixer=dict(type="mamba2", n_heads=2, dt_range=[1.0, 0.5]))])),
+            "dt_range [1.0, 0.5] begins after its end",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(parts: dict[str, Any], says: str) -> None:

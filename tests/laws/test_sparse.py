@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from glassformer.config import BlocksConfig, ModelConfig, SlidingConfig
 from glassformer.errors import UserError
 from glassformer.nn import blocks as blockwise
+from glassformer.nn import mask as masks
 from glassformer.nn import random_blocks
 from glassformer.nn.block import build_mixer
 from glassformer.nn.mixer import Context
@@ -177,6 +178,18 @@ def test_a_window_wider_than_the_text_and_all_tokens_global_are_dense_attention(
         assert (trace["pattern"] > 0).all()
 
 
+@torch.no_grad()
+def test_steps_beyond_what_a_tensor_holds_see_what_there_is() -> None:
+    for steps, every in ((10**30, 1), (10**30, 10**30), (1, 10**30), (3, 4)):
+        near = masks.band(7, 9, min(steps, 20), min(steps, 20), every=min(every, 20))
+        assert torch.equal(masks.band(7, 9, steps, steps, every=every), near)
+    most = 2**31 - 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockwise, "pays", lambda *args: False)
+        far = randomise(build_mixer(SlidingConfig(n_heads=2, reach=most, dilation=most, causal=True), 8))
+        assert far(text(20, 1), Context()).isfinite().all()
+
+
 @pytest.mark.parametrize("config", [SlidingConfig(n_heads=2, reach=3), BlocksConfig(n_heads=2, block=2, random=1)])
 @pytest.mark.parametrize("traced", [False, True])
 def test_in_few_bits_it_stays_close_and_scores_are_not_summed_in_few(config: Any, traced: bool) -> None:
@@ -229,6 +242,8 @@ def test_random_blocks_are_seen_only_in_training_where_the_configuration_says_so
         ("encoder", dict(type="sliding", n_heads=2, reach=2, dilation=0), "greater than 0"),
         ("encoder", dict(type="sliding", n_heads=3, reach=2), "d_model 8 is not a multiple of n_heads 3"),
         ("encoder", dict(type="sliding", n_heads=2, window=4, reach=2), "unknown key"),
+        ("encoder", dict(type="sliding", n_heads=2, reach=10**12), "less than or equal to 2147483647"),
+        ("encoder", dict(type="blocks", n_heads=2, random=10**12), "less than or equal to 2147483647"),
         ("encoder", dict(type="blocks", n_heads=2, block=0), "greater than 0"),
         ("encoder", dict(type="blocks", n_heads=2, random=-1), "greater than or equal to 0"),
     ],

@@ -161,7 +161,7 @@ def test_a_model_around_given_tensors_computes_the_same() -> None:
         ),
         (
             dict(encoder=dict(blocks=[{**BLOCK, "ffn": dict(type="gatd")}])),
-            "encoder.blocks.0.ffn: Input tag 'gatd' found using 'type' does not match any",
+            "encoder.blocks.0.ffn: unknown type 'gatd'; did you mean 'gated'?",
         ),
         (
             dict(encoder=dict(blocks=[BLOCK]), head=dict(type="classifier", labls=[])),

@@ -44,6 +44,8 @@ def band(
     offset = n_keys - n_queries if offset is None else offset
     places_T = torch.arange(offset, offset + n_queries, device=device)
     ahead_TS = torch.arange(n_keys, device=device) - places_T[:, None]
+    far = n_keys + n_queries + abs(offset) + 1  # a reach beyond it says no more, and may be more than a tensor holds
+    before, after, every = (min(steps, far) for steps in (before, after, every))
     near_TS = (ahead_TS >= -before * every) & (ahead_TS <= after * every)
     return near_TS if every == 1 else near_TS & (ahead_TS % every == 0)
 

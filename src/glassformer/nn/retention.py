@@ -110,7 +110,8 @@ class Retention(Recurrence):
 
     def _decays(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """1 − γ and log γ of each head."""
-        forget = self.config.forget or [2.0 ** (-5 - head) for head in range(self.config.n_heads)]
+        # The floor is for more heads than float32 can tell apart.
+        forget = self.config.forget or [max(2.0 ** (-5 - head), 1e-30) for head in range(self.config.n_heads)]
         return torch.tensor(forget, device=device), torch.tensor([math.log1p(-each) for each in forget], device=device)
 
     def _turns(self, place_T: Tensor) -> tuple[Tensor, Tensor]:
