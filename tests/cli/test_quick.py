@@ -16,9 +16,33 @@ def test_defaults_are_the_flags():
     assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in flags.values()]
 
 
-WORDS = ["你好", "a b", "", "x=y", "中—文", "-m", "models/x", "--model", "--model=a=b", "--to", "--to=en", "--from", "zh"]
+WORDS = [
+    "你好",
+    "a b",
+    "",
+    "x=y",
+    "中—文",
+    "-m",
+    "models/x",
+    "--model",
+    "--model=a=b",
+    "--to",
+    "--to=en",
+    "--from",
+    "zh",
+]
 WORDS += ["-b", "--beam", "--beam-size=3", "--num-beams", "4", " 7 ", "1_0", "x", "--threads", "-2", "--n-best", "-i"]
-WORDS += ["-o", "--output=", "--format", "jsonl", "--format=moses", "TEXT", "--engine", "--max-new-tokens=9", "--precision"]
+WORDS += [
+    "-o",
+    "--output=",
+    "--format",
+    "jsonl",
+    "--format=moses",
+    "TEXT",
+    "--engine",
+    "--max-new-tokens=9",
+    "--precision",
+]
 RARE = ["-h", "--help", "--", "-", "--stream", "-b2", "--beam_size", "--nothing", "--top-k", "-mx", "--mod"]
 
 
