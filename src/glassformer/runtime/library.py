@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import zlib
+from array import array
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -148,3 +149,9 @@ def _check_whole(file: Path) -> None:
 def kernel_sets() -> list[str]:
     """The instruction sets that were built and that this processor has, best first."""
     return library().gf_kernel_sets().decode().split()
+
+
+def ints(values: Any) -> Any:
+    """Integers as a C array; never of no length, since an empty one has no address."""
+    held = array("i", values) or array("i", [0])
+    return (ctypes.c_int32 * len(held)).from_buffer(held)
