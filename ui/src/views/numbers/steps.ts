@@ -48,12 +48,14 @@ export interface Book {
   weights: Map<string, Tensor>
   layer: number
   head: number
+  /** What each id of the output means, where it is known. */
+  vocabulary?: string[] | null
 }
 
 const counted = (n: number) => Array.from({ length: n }, (_, i) => String(i))
 const words = (tokens: Token[]) => tokens.map((token) => visible(token.text))
 const num = (value: number, places: number) => fixed(value, places)
-const signed = (value: number, places: number) => (value < 0 ? `(${num(value, places)})` : num(value, places))
+const signed = (value: number, places: number) => (num(value, places).startsWith('−') ? `(${num(value, places)})` : num(value, places))
 
 const CURVES: Record<string, (x: number) => number> = { relu: (x) => Math.max(0, x), silu: (x) => x / (1 + Math.exp(-x)), tanh: Math.tanh }
 
@@ -363,7 +365,7 @@ function end(book: Book): Step[] {
   }
   if (!found || found.shape.length !== 2 || !output || !table || architecture.config.head?.type !== 'lm') return out
   const [rows, cols] = found.shape
-  const labels = counted(cols)
+  const labels = book.vocabulary?.length === cols ? book.vocabulary.map(visible) : counted(cols)
   const logits: Matrix = { label: 'logits', name: 'head.logits', values: found.data, rows, cols, rowLabels: words(run.target), colLabels: labels, marks: 'cell' }
   const matrix: Matrix = { label: architecture.config.tie ? 'E^T' : 'W', name, values: turned(table.data, table.shape[0], table.shape[1]), rows: table.shape[1], cols: table.shape[0], rowLabels: counted(table.shape[1]), colLabels: labels, sign: '×', marks: 'col' }
   const bias = book.weights.get('head.bias')
