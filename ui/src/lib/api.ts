@@ -149,7 +149,10 @@ const query = (fix: Record<string, number>) => {
 
 /** A learnt tensor, or one row of it. */
 export function weight(model: string, name: string, row?: number): Promise<Tensor> {
-  const path = `/api/models/${encodeURIComponent(model)}/weights/${encodeURIComponent(name)}${row === undefined ? '' : `?row=${row}`}`
+  const whole = `/api/models/${encodeURIComponent(model)}/weights/${encodeURIComponent(name)}`
+  const path = whole + (row === undefined ? '' : `?row=${row}`)
+  // A saved page holds small ones whole.
+  if (row !== undefined && saved()?.responses[key('GET', whole)]) return weight(model, name).then((found) => slice(found, { r: row }))
   return cache.get(path, async () => {
     const { data = new Float32Array(), shape = [data.length] } = await ask('GET', path)
     return { name, axes: shape.length === 2 ? 'RC' : 'C', shape, data }
