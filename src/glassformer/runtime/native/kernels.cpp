@@ -88,8 +88,15 @@ struct Rows {
   const int32_t* missing;
 };
 
+// Weights that will be wanted next and are fetched meanwhile, a line of each panel at every step: one panel, and another
+// `more` bytes behind it unless 0; null: the panels in hand, a little ahead.
+struct Ahead {
+  const char* panel;
+  size_t more;
+};
+
 template <class T, int ROWS, int PANELS>
-void tile(const Linear& l, const Rows<T>& in, int panel, float* y, int stride, int32_t activation) {
+void tile(const Linear& l, const Rows<T>& in, int panel, Ahead ahead, float* y, int stride, int32_t activation) {
   const int groups = l.k / T::GROUP;
   const char* weights[PANELS];
   for (int p = 0; p < PANELS; p++) weights[p] = (const char*)l.weight + (size_t)(panel + p) * groups * 64;
@@ -103,9 +110,15 @@ void tile(const Linear& l, const Rows<T>& in, int panel, float* y, int stride, i
     }
   for (int g = 0; g < groups; g++) {
     vi w[PANELS * VECTORS];
+    if (ahead.panel) {
+      __builtin_prefetch(ahead.panel + (size_t)g * 64);
+      if (ahead.more) __builtin_prefetch(ahead.panel + ahead.more + (size_t)g * 64);
+    } else {
+#pragma GCC unroll 16
+      for (int p = 0; p < PANELS; p++) __builtin_prefetch(weights[p] + (size_t)g * 64 + 2048);
+    }
 #pragma GCC unroll 16
     for (int p = 0; p < PANELS; p++) {
-      __builtin_prefetch(weights[p] + (size_t)g * 64 + 2048);
 #pragma GCC unroll 4
       for (int v = 0; v < VECTORS; v++) w[p * VECTORS + v] = load_bytes(weights[p] + (size_t)g * 64 + v * LANES * 4);
     }
@@ -131,25 +144,26 @@ void tile(const Linear& l, const Rows<T>& in, int panel, float* y, int stride, i
     }
 }
 // tile() for `rows` of at most ROWS and `panels` of at most PANELS.
-template <class T, int ROWS = Tile<T>::ROWS, int PANELS = Tile<T>::PANELS>
-void tile_of(int rows, int panels, const Linear& l, const Rows<T>& in, int panel, float* y, int stride,
+template <class T, int ROWS, int PANELS>
+void tile_of(int rows, int panels, const Linear& l, const Rows<T>& in, int panel, Ahead ahead, float* y, int stride,
              int32_t activation) {
   if constexpr (ROWS > 1)
-    if (rows < ROWS) return tile_of<T, ROWS - 1, PANELS>(rows, panels, l, in, panel, y, stride, activation);
+    if (rows < ROWS) return tile_of<T, ROWS - 1, PANELS>(rows, panels, l, in, panel, ahead, y, stride, activation);
   if constexpr (PANELS > 1)
-    if (panels < PANELS) return tile_of<T, ROWS, PANELS - 1>(rows, panels, l, in, panel, y, stride, activation);
+    if (panels < PANELS) return tile_of<T, ROWS, PANELS - 1>(rows, panels, l, in, panel, ahead, y, stride, activation);
   if constexpr (T::MISSING) {
     int32_t missing = 0;
     for (int r = 0; r < ROWS; r++) missing |= in.missing[r];
     typedef typename T::NoneMissing Whole;
-    if (!missing) return tile<Whole, ROWS, PANELS>(l, Rows<Whole>{in.x, in.scales, nullptr}, panel, y, stride, activation);
+    const Rows<Whole> whole{in.x, in.scales, nullptr};
+    if (!missing) return tile<Whole, ROWS, PANELS>(l, whole, panel, ahead, y, stride, activation);
   }
-  tile<T, ROWS, PANELS>(l, in, panel, y, stride, activation);
+  tile<T, ROWS, PANELS>(l, in, panel, ahead, y, stride, activation);
 }
 
-template <class T>
-void product_of(const Linear& l, const void* inputs, const float* scales, int rows, int first, int last, float* y,
-                int stride, int32_t activation) {
+template <class T, int ROWS, int PANELS>
+void tiles(const Linear& l, const void* inputs, const float* scales, int rows, int first, int last, float* y, int stride,
+           int32_t activation) {
   constexpr int MOST_ROWS = 256, MOST_BYTES = 1 << 17;
   const auto* x = (const typename T::In*)inputs;
   // Chunks of rows that stay in the second cache, panels inside, and rows again inside these: a few panels stay in the
@@ -157,10 +171,12 @@ void product_of(const Linear& l, const void* inputs, const float* scales, int ro
   const int fit = MOST_BYTES / (l.k * (int)sizeof *x), most = fit < 1 ? 1 : fit > MOST_ROWS ? MOST_ROWS : fit;
   const auto begin = [](int n, int part, int parts) { return int(int64_t(n) * part / parts); };
   const auto parts = [](int n, int largest) { return (n + largest - 1) / largest; };
-  const int chunks = parts(rows, most), groups = parts(last - first, Tile<T>::PANELS);
+  const size_t bytes = (size_t)l.k / T::GROUP * 64;  // of a panel
+  const char* weights = (const char*)l.weight + first * bytes;
+  const int chunks = parts(rows, most), groups = parts(last - first, PANELS);
   for (int c = 0; c < chunks; c++) {
     const int start = begin(rows, c, chunks), size = begin(rows, c + 1, chunks) - start;
-    const int blocks = parts(size, Tile<T>::ROWS);
+    const int blocks = parts(size, ROWS);
     int32_t missing[MOST_ROWS];
     if constexpr (T::MISSING)
       for (int r = 0; r < size; r++) missing[r] = T::missing(x + (size_t)(start + r) * l.k, l.k);
@@ -168,11 +184,22 @@ void product_of(const Linear& l, const void* inputs, const float* scales, int ro
       const int panel = begin(last - first, group, groups), panels = begin(last - first, group + 1, groups) - panel;
       for (int b = 0; b < blocks; b++) {
         const int from = begin(size, b, blocks), count = begin(size, b + 1, blocks) - from, row = start + from;
-        tile_of<T>(count, panels, l, Rows<T>{x + (size_t)row * l.k, scales ? scales + row : nullptr, missing + from},
-                   first + panel, y + (size_t)row * stride, stride, activation);
+        Ahead ahead{nullptr, 0};  // the blocks of rows share the next group's panels out
+        if (blocks > 1)
+          ahead = {weights + (size_t)(panel + (b < panels ? panels + b : 0)) * bytes,
+                   b + blocks < panels ? blocks * bytes : 0};
+        const Rows<T> in{x + (size_t)row * l.k, scales ? scales + row : nullptr, missing + from};
+        tile_of<T, ROWS, PANELS>(count, panels, l, in, first + panel, ahead, y + (size_t)row * stride, stride, activation);
       }
     }
   }
+}
+
+template <class T>
+void product_of(const Linear& l, const void* inputs, const float* scales, int rows, int first, int last, float* y,
+                int stride, int32_t activation) {
+  if (rows == 1) return tiles<T, 1, Tile<T>::ALONE>(l, inputs, scales, 1, first, last, y, stride, activation);
+  tiles<T, Tile<T>::ROWS, Tile<T>::PANELS>(l, inputs, scales, rows, first, last, y, stride, activation);
 }
 
 void product(const Linear& l, const void* inputs, const float* scales, int rows, int first, int last, float* y,

@@ -216,26 +216,31 @@ constexpr int MIX_PANELS = 1, SCORE_CHAINS = 1;
 #endif
 
 // How many rows and panels a matrix product keeps in registers: accumulators, weights, what a row gives all lanes.
+// ALONE: how many panels if there is one row only.
 template <class T>
 struct Tile {
 #if defined(__AVX512F__)
-  static constexpr int ROWS = 6, PANELS = 4;
-#elif defined(__AVX2__) || defined(__aarch64__)
-  static constexpr int ROWS = 6, PANELS = 1;
+  static constexpr int ROWS = 6, PANELS = 4, ALONE = 4;
+#elif defined(__AVX2__)
+  static constexpr int ROWS = 6, PANELS = 1, ALONE = 3;
+#elif defined(__aarch64__)
+  static constexpr int ROWS = 6, PANELS = 1, ALONE = 1;
 #else
-  static constexpr int ROWS = 2, PANELS = 1;
+  static constexpr int ROWS = 2, PANELS = 1, ALONE = 1;
 #endif
 };
 #if defined(__AVX2__) && !defined(__AVX512F__)
 template <>
 struct Tile<Bf16> {  // four rows: weights and inputs take two registers each
-  static constexpr int ROWS = 4, PANELS = 1;
+  static constexpr int ROWS = 4, PANELS = 1, ALONE = 3;
 };
-#endif
-#if defined(__AVX2__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)
 template <>
-struct Tile<Int8> {  // wide: what is done to an input serves six vectors of weights
-  static constexpr int ROWS = 2, PANELS = 3;
+struct Tile<Int8> {
+#if defined(__AVXVNNI__)
+  static constexpr int ROWS = 6, PANELS = 1, ALONE = 1;
+#else  // wide: what is done to an input serves six vectors of weights
+  static constexpr int ROWS = 2, PANELS = 3, ALONE = 1;
+#endif
 };
 #endif
 
