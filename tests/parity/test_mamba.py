@@ -156,6 +156,11 @@ def test_a_tiny_preset_is_written_and_read_back(tmp_path: Path, name: str) -> No
         ("mamba2", "expand", 3, "num_heads · head_dim 64 is not expand · hidden_size"),
         ("mamba2", "rms_norm", False, "rms_norm False"),
         ("mamba", "ssm_cfg", {"layer": "Mamba2"}, "ssm_cfg .* cannot be represented"),
+        ("mamba2", "num_hidden_layers", 0, "num_hidden_layers 0 is no number of layers"),
+        ("mamba2", "num_hidden_layers", "2", "num_hidden_layers '2' is no number of layers"),
+        ("mamba2", "time_step_limit", [1], "time_step_limit .* is not two numbers"),
+        ("mamba", "hidden_act", ["silu"], "hidden_act .* cannot be represented"),
+        ("mamba", "num_hidden_layers", 10**9, "num_hidden_layers 1000000000, but a stack holds at most"),
     ],
 )
 def test_a_config_that_cannot_be_represented_is_refused_by_name(

@@ -168,6 +168,9 @@ def test_what_is_damaged_or_unknown_is_told_in_one_line(shared: Path, tmp_path: 
     says("version 102 is unknown; known are 100 and 101")
     file.write_bytes(whole[:24] + struct.pack("<i", 77) + whole[28:])
     says("damaged at byte 24")
+    for place, number in ((8, 2**30), (12, 65), (12, -4), (16, 2**30), (16, 0)):
+        file.write_bytes(whole[:place] + struct.pack("<i", number) + whole[place + 4 :])
+        says(f"damaged: its header tells of .*{number}.*, its tensors do not")
     write(file, {"emb.weight": (2, np.zeros((8, 4), np.uint8))})
     says("emb.weight is of data type 2, which is unknown; known are FP32 and FP16")
     write(file, {"emb.weight": (0, np.zeros((8, 4), np.float32))})

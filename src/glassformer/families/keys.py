@@ -75,7 +75,7 @@ class Keys:
     def activation(self, *names: str, default: str = "gelu") -> Any:
         """Takes the name of an activation, and gives ours."""
         value = self.take(*names, default=default)
-        if value not in ACTIVATIONS:
+        if not isinstance(value, str) or value not in ACTIVATIONS:
             raise UserError(f"config.json: {names[0]} {value!r} cannot be represented, only {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[value]
 

@@ -79,7 +79,11 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
         keys.take(harmless, default=None)
     keys.only("rms_norm", True)
     old = str(data.get("transformers_version", "")).startswith("4.") and "norm_before_gate" not in data
-    low, high = map(_number, keys.take("time_step_limit", default=(0.0, math.inf)))
+    limit = keys.take("time_step_limit", default=(0.0, math.inf))
+    try:
+        low, high = map(_number, limit)
+    except (TypeError, ValueError, KeyError):
+        raise UserError(f"config.json: time_step_limit {limit!r} is not two numbers, the least and the most") from None
     groups = keys.take("n_groups", default=8)
     config = mamba2(
         **take_numbers(keys),

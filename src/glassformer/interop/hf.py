@@ -24,6 +24,7 @@ from glassformer.families.family import Family
 from glassformer.families.same import refuse_difference
 from glassformer.header import Framing
 from glassformer.models.build import build_model
+from glassformer.schema import MOST_BLOCKS
 from glassformer.store import Loaded, atomic_directory, float_model, save_tensors
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.weights import export_weights, import_weights
@@ -76,6 +77,11 @@ def model_config(path: Path) -> ModelConfig:
 
 def _from_hf(family: Family, data: Mapping[str, Any]) -> ModelConfig:
     assert family.from_hf is not None
+    for key, value in data.items():
+        if key.endswith(("layer", "layers")) and isinstance(value, int) and value > MOST_BLOCKS:
+            raise UserError(f"{CONFIG}: {key} {value}, but a stack holds at most {MOST_BLOCKS} blocks")
+    if not isinstance(count := data.get("num_hidden_layers", 1), int | None) or (count is not None and count < 1):
+        raise UserError(f"{CONFIG}: num_hidden_layers {count!r} is no number of layers; it is at least 1")
     try:
         return family.from_hf(data)
     except ValidationError as error:

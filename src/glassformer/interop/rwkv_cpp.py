@@ -184,13 +184,15 @@ class _Made(Op):
 
 def _read(file: File) -> tuple[ModelConfig, Sequence[Rule]]:
     """The configuration, and the table of weights, by the names that tell the versions apart."""
-    if file.d_model < 1 or file.n_layers < 1 or file.vocab_size < 1:
-        raise UserError(f"{file.path}: damaged: {file.n_layers} layers of {file.d_model}, {file.vocab_size} pieces")
     first = "blocks.0.att."
     if f"{first}time_maa_x" in file:
         raise UserError(f"{file.path}: RWKV-6 cannot be represented, only RWKV-4, 5 and 7")
     sizes = dict(d_model=file.d_model, n_layers=file.n_layers, vocab_size=file.vocab_size)
     sizes["d_ff"] = file.shape("blocks.0.ffn.key.weight")[0]
+    last, table = f"blocks.{file.n_layers - 1}.ln1.weight", (file.vocab_size, file.d_model)
+    if file.n_layers < 1 or last not in file or file.shape("emb.weight") != table:
+        told = f"{file.n_layers} layers of {file.d_model}, {file.vocab_size} pieces"
+        raise UserError(f"{file.path}: damaged: its header tells of {told}, its tensors do not; copy it again")
     if f"{first}r_k" in file:
         decay, rate, gate = (file.shape(f"{first}{name}1")[0] for name in ("w", "a", "g"))
         value = file.shape("blocks.1.att.v1")[0] if file.n_layers > 1 else 1
