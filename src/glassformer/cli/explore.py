@@ -48,7 +48,7 @@ def explore(
     with listening:
         from glassformer.explore.app import build_app
 
-        app = build_app(model or [])
+        app = build_app(model or [], host=host)
         asked = {"text": text, "from": source, "to": to}
         fragment = urlencode({key: value for key, value in asked.items() if value})
         name = f"[{host}]" if ":" in host else host

@@ -15,8 +15,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
 from glassformer.errors import UserError
+from glassformer.explore.guard import Guard
 from glassformer.explore.lens import lens
 from glassformer.explore.models import Models
 from glassformer.explore.numbers import part_of, to_bytes
@@ -33,17 +35,19 @@ LEAVING = 3.0
 log = logging.getLogger(__name__)
 
 
-def build_app(given: Iterable[str] = (), static: Path = STATIC) -> FastAPI:
+def build_app(given: Iterable[str] = (), static: Path = STATIC, host: str | None = None) -> FastAPI:
     """The server of the page.
 
     Args:
         given: Models beside those that ship with the package; the first one opens by default.
         static: The built page.
+        host: Where it will listen: requests that name another are refused; None refuses none.
 
     Raises:
         UserError: There is no such model.
     """
     app = FastAPI(title="glassformer explore", docs_url=None, redoc_url=None, openapi_url=None)
+    app.add_middleware(Guard, host=host)
     models = Models(given)
     runs = Runs(models)
     app.state.models, app.state.runs = models, runs
@@ -104,9 +108,7 @@ def build_app(given: Iterable[str] = (), static: Path = STATIC) -> FastAPI:
             await asyncio.wait_for(classroom.acquire(), LEAVING)
         except TimeoutError:
             raise Busy("a model is learning already in another page; close that one") from None
-        return StreamingResponse(
-            _lesson(classroom), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
+        return _Lesson(classroom)
 
     _add_errors(app)
     if (static / "index.html").is_file():
@@ -122,14 +124,28 @@ def build_app(given: Iterable[str] = (), static: Path = STATIC) -> FastAPI:
     return app
 
 
-async def _lesson(classroom: asyncio.Lock) -> AsyncIterator[str]:
-    """The events of one training, which ends when whoever looks on leaves."""
-    try:
-        events = Lesson().events()
-        while (event := await run_in_threadpool(next, events, None)) is not None:
-            yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
-    finally:
-        classroom.release()
+class _Lesson(StreamingResponse):
+    """The events of one training, which ends when whoever looks on leaves; the classroom is free then.
+
+    Args:
+        classroom: Held already. Who left before the first event never starts the training, and yet has to free it.
+    """
+
+    def __init__(self, classroom: asyncio.Lock) -> None:
+        super().__init__(_events(), media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self.classroom = classroom
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.classroom.release()
+
+
+async def _events() -> AsyncIterator[str]:
+    events = (await run_in_threadpool(Lesson)).events()
+    while (event := await run_in_threadpool(next, events, None)) is not None:
+        yield f"data: {json.dumps(event, ensure_ascii=False)}\n\n"
 
 
 def _tensor(tensor: Any) -> Response:
@@ -161,4 +177,5 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _problem(message: str, status: int) -> JSONResponse:
-    return JSONResponse({"error": " ".join(message.split())}, status)
+    line = " ".join(message.split()).encode(errors="replace").decode()  # half of a surrogate pair cannot be sent
+    return JSONResponse({"error": line}, status)

@@ -27,8 +27,8 @@ def part_of(tensor: Tensor, axes: str, fixed: Mapping[str, str], name: str) -> T
         if axis not in letters:
             raise Problem(f"{name}: no axis {letter!r}; its axes are {axes}")
         size = tensor.shape[letters.index(axis)]
-        if not text.isdecimal() or int(text) >= size:
-            raise Problem(f"{name}: {letter}={text}: must be a whole number from 0 to {size - 1}")
+        if not text.isdecimal() or len(text) > 18 or int(text) >= size:
+            raise Problem(f"{name}: {letter}={text[:40]}: must be a whole number from 0 to {size - 1}")
         wanted[axis] = int(text)
     for place in reversed(range(len(letters))):
         if letters[place] in wanted:

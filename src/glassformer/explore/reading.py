@@ -6,6 +6,7 @@ import base64
 import binascii
 import io
 import tempfile
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,10 @@ from glassformer.sentences import Direction, checked, direction_of
 
 MOST_CHARACTERS = 8000
 MOST_PADDING = 64
+MOST_PIXELS = 50_000_000
+"""Of a picture: a small file may claim, or unfold to, many more."""
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+"""What browsers show; others of Pillow's readers start programs."""
 
 
 class RunRequest(BaseModel):
@@ -147,6 +152,7 @@ def _image(opened: Opened, request: RunRequest) -> Source:
         data = base64.b64decode(request.image.partition("base64,")[2] or request.image, validate=True)
     except (binascii.Error, ValueError):
         raise Problem("the image is not base64") from None
+    _check_size(data)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "image"
         file.write_bytes(data)
@@ -163,6 +169,26 @@ def _image(opened: Opened, request: RunRequest) -> Source:
         for place, name in enumerate(names)
     ]
     return Source(pixels_BCHW, tokens, [True] * len(tokens), image={"grid": [rows, columns], "png": _png(pixels_CHW)})
+
+
+def _check_size(data: bytes) -> None:
+    """Refuses a picture by its head alone, before anything is unfolded."""
+    try:
+        from PIL import Image
+    except ImportError:  # the reader says what is missing
+        return
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        try:
+            with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+                width, height = image.size
+        except Image.DecompressionBombError:
+            raise TooLong(f"the image: more than {MOST_PIXELS // 10**6} million pixels; make it smaller") from None
+        except Exception:  # whatever a damaged head leads to
+            raise Problem("the image: not an image that can be read; give a PNG or a JPEG") from None
+    if width * height > MOST_PIXELS:
+        most = f"at most {MOST_PIXELS // 10**6} million pixels are read"
+        raise TooLong(f"the image: {width:,} × {height:,} pixels, and {most}; make it smaller")
 
 
 def _png(pixels_CHW: np.ndarray) -> str:

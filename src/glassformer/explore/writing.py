@@ -20,6 +20,7 @@ from glassformer.generate.config import Request, SearchConfig
 from glassformer.generate.constraints import Constraints
 from glassformer.generate.hypothesis import Hypothesis, normalised_score
 from glassformer.header import unwritable_ids
+from glassformer.sentences import checked
 
 MAX_NEW_TOKENS = 32
 """Of a model that goes on from a prompt, unless a request says otherwise."""
@@ -101,7 +102,7 @@ def write(opened: Opened, request: RunRequest, source: Source, beam_size: int, a
     if request.target is not None and request.prefix:
         raise Problem("both target and prefix: a given target is read as it is; leave one out")
     if request.target is not None:
-        return _given(opened, request.target, source, most)
+        return _given(opened, checked(request.target, 1), source, most)
     return _searched(opened, request, source, beam_size, alpha, most)
 
 
