@@ -18,6 +18,8 @@ export interface Cell {
   config: Record<string, any>
   /** Scores have a bias of the position added (ALiBi, T5). */
   biased: boolean
+  /** That bias as the stack's configuration has it; null where what is added is another. */
+  bias: Record<string, any> | null
   /** Names of the keys and values that this row uses: a global token has its own. */
   keyTap: string
   valueTap: string
