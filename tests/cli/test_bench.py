@@ -103,6 +103,6 @@ def test_the_kernels_table_is_mirrored():
     weight_NK, x_RK = torch.randn(512, 1024), torch.randn(64, 1024)
     panels = weight_NK.view(32, 16, 1024).transpose(1, 2).contiguous()
     y_RN, bias_N = torch.zeros(64, 512), torch.zeros(512)
-    linear = limits.native.Linear(panels.data_ptr(), None, bias_N.data_ptr(), None, 512, 1024, 0, 0)
+    linear = limits.native.Linear(weight=panels.data_ptr(), bias=bias_N.data_ptr(), n=512, k=1024)
     table.product(linear, x_RK.data_ptr(), None, 64, 0, 32, y_RN.data_ptr(), 512, 0)
     torch.testing.assert_close(y_RN, x_RK @ weight_NK.T, rtol=1e-4, atol=1e-3)

@@ -73,9 +73,8 @@ def product_rate(precision: str, threads: int, kernels: str) -> float:
     for _ in range(threads):
         weight, inputs, y = zeros(_N * _K * WIDTH[precision]), zeros(_ROWS * _K * 4), zeros(_ROWS * _N * 4)
         scale, bias, sums, scales = zeros(_N * 4), zeros(_N * 4), zeros(_N * 4), zeros(_ROWS * 4)
-        works.append(
-            (native.Linear(weight, scale, bias, sums, None, None, _N, _K, _TYPES[precision], 0), inputs, scales, y)
-        )
+        linear = native.Linear(weight=weight, scale=scale, bias=bias, row_sums=sums, n=_N, k=_K, type=_TYPES[precision])
+        works.append((linear, inputs, scales, y))
 
     def multiply(thread: int) -> None:
         linear, inputs, scales, y = works[thread]
