@@ -17,12 +17,15 @@ ALWAYS = ("step", "epoch", "minutes", "train_nll", "dev_loss", "best")
 """Figures of every evaluation."""
 RECENT = 50
 """Steps over which the speed is taken."""
+QUIET = 30.0
+"""Seconds without a line after which a log, which cannot be looked at like a terminal, gets one."""
 
 
 class Reporter:
     """Writes a run's figures; only rank 0 has one.
 
-    On a terminal the last line is kept up to date; elsewhere every ``log_every`` steps get a line of their own.
+    On a terminal the last line is kept up to date; elsewhere the first step gets a line of its own, every ``log_every``
+    steps, and whatever step ends after ``QUIET`` seconds without one.
 
     Args:
         run: The run folder.
@@ -58,14 +61,12 @@ class Reporter:
         speed = sum(t for t, _ in self._recent) / max(sum(s for _, s in self._recent), 1e-9)
         figures = {**figures, "tokens_per_second": round(speed, 1), "memory_mb": round(_memory())}
         due = figures["step"] % self._config.train.log_every == 0
-        if self._live and (due or time.monotonic() - self._shown > 0.5):
-            self._shown = time.monotonic()
+        now = time.monotonic()
+        if due or not self._shown or now - self._shown > (0.5 if self._live else QUIET):
+            self._shown = now
             self._clear()
-            sys.stderr.write(self._line(figures))
-            sys.stderr.flush()
+            print(self._line(figures), end="" if self._live else "\n", file=sys.stderr, flush=True)
         if due:
-            if not self._live:
-                self.say(self._line(figures))
             self._write("step", figures)
 
     def evaluation(self, figures: dict[str, Any]) -> None:
