@@ -17,6 +17,7 @@ from glassformer.explore.reading import RunRequest
 from glassformer.explore.runs import Gate, Runs
 from glassformer.families import build, configure, presets
 from glassformer.header import Framing
+from glassformer.runtime.library import EngineUnavailable
 from glassformer.store import save_model
 from glassformer.text.tokenizer import Tokenizer
 from tests.explore.helpers import LINES, floats, picture
@@ -160,6 +161,33 @@ def test_a_forced_prefix_is_gone_on_from(client) -> None:
     assert step["rows"] == [{"node": -1, "candidates": step["rows"][0]["candidates"]}]
     told = [(each["token"]["id"], each["logprob"]) for each in step["rows"][0]["candidates"]]
     assert told == [(each["token"]["id"], pytest.approx(each["logprob"], abs=1e-4)) for each in first]
+
+
+@pytest.mark.parametrize("pad", [0, 5])
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_native_steps_search_as_the_module_does(models, beam_size: int, pad: int) -> None:
+    asked = RunRequest(model="translator", text=TEXT, beam_size=beam_size, pad=pad, prefix=[7], max_new_tokens=20)
+    native, module = Models([models["translator"]]), Models([models["translator"]])
+    if isinstance(native["translator"].decodable, torch.nn.Module):
+        pytest.skip("no native library; python -m glassformer.runtime.build makes it")
+    module["translator"].decodable = module["translator"].model
+    told = [Runs(each).make(asked).answer["decoding"] for each in (native, module)]
+    for key in ("token", "parent", "step", "fate", "forced"):
+        assert [node[key] for node in told[0]["nodes"]] == [node[key] for node in told[1]["nodes"]]
+    sums = [[node["sum"] for node in each["nodes"]] for each in told]
+    assert sums[0] == pytest.approx(sums[1], abs=2e-4)
+    assert [each["text"] for each in told[0]["hypotheses"]] == [each["text"] for each in told[1]["hypotheses"]]
+
+
+def test_what_the_native_engine_lacks_the_module_decodes(models, monkeypatch) -> None:
+    def lacks(*args):
+        raise EngineUnavailable("not this one")
+
+    monkeypatch.setattr("glassformer.explore.models.packed", lacks)
+    opened = Models([models["translator"]])["translator"]
+    assert opened.decodable is opened.model
+    writer = Models([models["writer"]])["writer"]
+    assert writer.decodable is writer.model
 
 
 def test_a_given_target_is_scored_as_the_command_scores_it(client, models) -> None:

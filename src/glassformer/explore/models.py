@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
@@ -17,9 +18,14 @@ from glassformer.engines.model import ModelEngine
 from glassformer.errors import UserError
 from glassformer.explore.problem import Missing
 from glassformer.explore.tokens import Tokens
+from glassformer.generate.protocol import Decodable
 from glassformer.header import Framing, Translation
-from glassformer.loading import read_model, read_model_config
+from glassformer.loading import is_translator, read_model, read_model_config
 from glassformer.models.describe import tree
+from glassformer.runtime.cache import packed
+from glassformer.runtime.decodable import NativeDecodable
+from glassformer.runtime.engine import NativeModel
+from glassformer.runtime.library import EngineUnavailable
 from glassformer.sentences import SentenceModel
 from glassformer.store import read_header
 from glassformer.trace.manifest import Manifest, manifest
@@ -28,6 +34,9 @@ from glassformer.trace.provenance import weights
 _EXAMPLES = {"zh": "我喜欢打篮球。", "en": "I like playing basketball.", "de": "Ich spiele gern Basketball."}
 _MASKED, _PROMPT, _LABELLED = "I like playing [MASK].", "Once upon a time", "I like playing basketball."
 TEACHING = "teaching"
+MOST_PACKED = 100_000_000
+"""Parameters of a model that is packed for the native engine, which keeps a copy on disk."""
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -85,6 +94,20 @@ class Opened:
     def sentences(self) -> SentenceModel:
         """The model with its tokenizer, as `translate` has it."""
         return SentenceModel(ModelEngine(self.model), self.tokenizer, self.translation, self.framing)
+
+    @cached_property
+    def decodable(self) -> Decodable[Any]:
+        """What searches a target: the native engine's steps in fp32 where it has this model, else the module."""
+        config = self.config
+        if config.kind != "encoder-decoder" or self.model.num_parameters() > MOST_PACKED:
+            return self.model
+        if not (self.card.path.is_dir() and is_translator(self.card.path)):
+            return self.model
+        try:
+            return NativeDecodable(NativeModel.open(packed(self.card.path, "fp32")))
+        except (EngineUnavailable, UserError, OSError) as reason:
+            log.info("%s: PyTorch decodes (%s)", self.name, reason)
+            return self.model
 
     @property
     def manifest(self) -> Manifest:
@@ -165,7 +188,8 @@ class Models:
     def read_ahead(self) -> None:
         """Reads the first model, so that the page finds it ready; what is wrong with it is told to who asks for it."""
         with suppress(Exception):
-            _ = self[self.cards[0].name].manifest
+            first = self[self.cards[0].name]
+            _ = first.manifest, first.decodable
 
     @property
     def cards(self) -> list[Card]:

@@ -149,7 +149,7 @@ def _searched(opened: Opened, request: RunRequest, source: Source, beam_size: in
     asked = Request(asked.bos_id, asked.eos_id, asked.banned_ids, longest, (), (constraints,))
     config = SearchConfig(beam_size, 1, alpha, new)
     tree = Tree(tokens, beam_size, alpha, asked.eos_id)
-    best: Hypothesis = search(opened.model, source.inputs, source.mask_BS, config, asked, tree)[0][0]
+    best: Hypothesis = search(opened.decodable, source.inputs, source.mask_BS, config, asked, tree)[0][0]
     tree.finish(best)
     ids = list(best.ids)
     if best.finished:
