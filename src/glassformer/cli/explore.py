@@ -1,6 +1,8 @@
 """`glassformer explore`: the page that shows every number inside a model."""
 
 import errno
+import logging
+import os
 import socket
 import sys
 import threading
@@ -82,11 +84,13 @@ def _serve(app: "FastAPI", listening: socket.socket) -> None:
 
     print("Ctrl-C stops it", file=sys.stderr)
     threading.Thread(target=app.state.models.read_ahead, daemon=True).start()
+    logging.getLogger("uvicorn.error").addFilter(lambda record: "CancelledError" not in str(record.exc_info))
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2)
     try:
         uvicorn.Server(config).run(sockets=[listening])
     except KeyboardInterrupt:
-        print(file=sys.stderr)  # behind the terminal's own ^C
+        print(file=sys.stderr, flush=True)  # behind the terminal's own ^C
+        os._exit(0)  # a run that is still computing has nobody to tell, and its thread would be waited for
 
 
 def _write(file: Path, text: str | None, models: list[str], source: str | None, to: str | None) -> None:
