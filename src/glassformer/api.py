@@ -195,9 +195,12 @@ def convert(
         UserError: the source cannot be read, the format cannot represent it, the destination exists, or the result
             says something else than the source.
     """
+    path = find_model(source)  # before PyTorch is loaded, which takes seconds
+    if Path(destination).exists():
+        raise UserError(f"{destination}: exists already; name a new directory")
     from glassformer.interop.convert import convert as run
 
-    return run(find_model(source), Path(destination), to, quantization)
+    return run(path, Path(destination), to, quantization)
 
 
 def bundled_models() -> list[str]:

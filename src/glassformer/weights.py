@@ -13,13 +13,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from glassformer.errors import UserError
 
-Tensors = Sequence[Tensor]
+if TYPE_CHECKING:  # the tables of the families are data, and a config that names one is read without PyTorch
+    from torch import Tensor
+
+Tensors = Sequence["Tensor"]
 
 
 class Op:
@@ -70,6 +71,8 @@ class Split(Op):
         return whole.split([unit * size for size in self.sizes], self.dim)
 
     def theirs(self, ours: Tensors) -> Tensors:
+        import torch
+
         return [torch.cat(list(ours), self.dim)]
 
 
@@ -193,6 +196,8 @@ def import_weights(
     Raises:
         UserError: A tensor is missing, left over, of another shape, or untied where the configuration ties it.
     """
+    import torch
+
     made: dict[str, Tensor] = {}
     missing: list[str] = []
     used: set[str] = set()

@@ -33,6 +33,27 @@ def glassformer(*arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=300, **options)
 
 
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--set", "train.stpes=3"], "unknown key"),
+        (["--set", "model.preset=transformer-tny"], "did you mean 'transformer-tiny'?"),
+        (["--set", "data.train=absent.tsv"], "absent.tsv: cannot read it"),
+        (["--resume"], "nothing to resume"),
+        ([], "holds a run at step 7"),
+    ],
+)
+def test_what_needs_no_model_is_told_without_pytorch(tmp_path, flags, told):
+    file = write(tmp_path, training(tmp_path))
+    if not flags:
+        (tmp_path / "run/step-7").mkdir(parents=True)
+    code = (
+        "import sys; sys.modules['torch'] = None; from glassformer.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    )
+    run = subprocess.run([sys.executable, "-c", code, "train", file, *flags], capture_output=True, text=True)
+    assert run.returncode == 2 and told in run.stderr and "\n" not in run.stderr.strip(), run.stderr
+
+
 def test_dump_config_prints_the_resolved_config_and_nothing_else(tmp_path, capsys):
     file = write(tmp_path, training(tmp_path))
     assert main(["train", file, "--set", "train.lr=3e-4", "--set", "data.target=no", "--dump_config"]) == 0

@@ -223,6 +223,12 @@ def test_what_a_resumed_run_may_change_and_what_not(tmp_path, capsys):
     assert train(config, {"train.steps": 3, "train.lr": 5e-4}, resume=True).step == 3
     said = capsys.readouterr().err
     assert "train.steps is now 3, was 2" in said and "train.lr is now 0.0005, was 0.001" in said
+    assert "other data" not in said
+    with Path(config["data"]["train"]).open("a", encoding="utf-8") as file:
+        file.write("九\tnine\n")
+    train(config, {"train.steps": 4}, resume=True)
+    said = capsys.readouterr().err
+    assert "the text of data.train was changed since step 3" in said and "other data from step 3 on" in said
     with pytest.raises(UserError, match=r"nothing to resume: it has no checkpoint; leave --resume out"):
         train(config, {"train.output": str(tmp_path / "new")}, resume=True)
 

@@ -19,6 +19,10 @@ def average(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="Where to write the model.")],
 ) -> None:
     """Averages the weights of checkpoints that share a config and a tokenizer."""
+    from glassformer.header import read_config
+
+    for checkpoint in checkpoints:  # what is missing is told before PyTorch is loaded, which takes seconds
+        read_config(Path(checkpoint))
     from glassformer.train.average import average as run
 
     run(checkpoints, output)

@@ -34,13 +34,14 @@ def show(
 def _of_path(name: str, context: int) -> dict[str, Any]:
     """The answer about a model on disk."""
     from glassformer.api import bundled_models, find_model
-    from glassformer.loading import read_model_config
 
     if not Path(name).exists() and name not in bundled_models():
         near = difflib.get_close_matches(name, [*catalogue.presets(), *bundled_models()], n=1)
         hint = f"did you mean {near[0]!r}?" if near else "glassformer list names the presets"
         raise UserError(f"{name}: neither a preset, nor a bundled model, nor a folder; {hint}")
     path = find_model(name)
+    from glassformer.loading import read_model_config
+
     return catalogue.describe(read_model_config(path), name, str(path), context)
 
 

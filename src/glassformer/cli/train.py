@@ -26,6 +26,9 @@ def train(
     if dump_config:
         sys.stdout.write(configs.dump_config(configs.load_config(config, overrides)))
         return
+    from glassformer.train.ready import ready
+
+    ready(config, overrides, resume=resume)  # mistakes are told before PyTorch is loaded, which takes seconds
     from glassformer.train.loop import train as run
 
     outcome = run(config, overrides, resume=resume)

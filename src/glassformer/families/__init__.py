@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import ValidationError, validate_call
 
 from glassformer.config import ModelConfig, explain
@@ -37,8 +36,10 @@ from glassformer.families import (
     vit,
 )
 from glassformer.families.family import Family, Preset
-from glassformer.models.build import build_model
 from glassformer.schema import MOST_BLOCKS
+
+if TYPE_CHECKING:
+    import torch
 
 FAMILIES: tuple[Family, ...] = (
     transformer.FAMILY,
@@ -89,7 +90,8 @@ def configure(preset: str, **overrides: Any) -> ModelConfig:
     """
     known = presets()
     if preset not in known:
-        raise UserError(f"unknown preset {preset!r}{_near(preset, list(known))}; glassformer list names them all")
+        near = _near(preset, list(known)) or "; glassformer list names them all"
+        raise UserError(f"unknown preset {preset!r}{near}")
     family, entry = known[preset]
     accepted = list(inspect.signature(family.configure).parameters)
     for key in overrides:
@@ -111,6 +113,8 @@ def build(model: str | ModelConfig, device: str | torch.device = "cpu", **overri
         device: Where its parameters live; ``"meta"`` holds shapes only and takes no memory.
         overrides: Numbers of the preset to replace.
     """
+    from glassformer.models.build import build_model  # PyTorch, which presets do without
+
     return build_model(configure(model, **overrides) if isinstance(model, str) else model, device)
 
 

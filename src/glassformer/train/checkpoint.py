@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -21,11 +20,11 @@ from glassformer.models.model import Model
 from glassformer.store import Loaded, atomic_directory, load_model, save_tensors, write_model
 from glassformer.text.tokenizer import Tokenizer
 from glassformer.train.optim import Optimizer
+from glassformer.train.ready import saved_steps
 
 log = logging.getLogger(__name__)
 
 STATE = "training_state"
-_STEP = re.compile(r"step-(\d+)")
 
 
 @dataclass
@@ -42,6 +41,7 @@ class Progress:
         stale: Evaluations since then.
         seconds: Time spent training, over all resumed parts.
         history: One entry for each evaluation.
+        data_bytes: How large the files of the data were, by key of the data section.
     """
 
     step: int = 0
@@ -53,6 +53,7 @@ class Progress:
     stale: int = 0
     seconds: float = 0.0
     history: list[dict[str, Any]] = field(default_factory=list)
+    data_bytes: dict[str, list[int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,7 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """Steps with a whole checkpoint, oldest first."""
-        found = [_STEP.fullmatch(path.name) for path in self.run.glob("step-*")]
-        return sorted(int(match[1]) for match in found if match)
+        return saved_steps(self.run)
 
     def newest(self) -> Checkpoint:
         """Reads the newest checkpoint that is whole; training on from an older one leads to the same end.

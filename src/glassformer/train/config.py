@@ -30,7 +30,6 @@ from glassformer.config import (
 )
 from glassformer.errors import UserError
 from glassformer.families import configure, presets
-from glassformer.store import read_header
 from glassformer.train.objective_config import (
     CausalLMObjective,
     ClassificationObjective,
@@ -226,7 +225,11 @@ class TrainConfig(Config):
             return self.model_config_for(vocab_size=1)
         path = Path(self.model["from"])
         name = interop.format_of(path)
-        return read_header(path).model if name is None else interop.model_config(path, name)
+        if name is not None:
+            return interop.model_config(path, name)
+        from glassformer.store import read_header  # PyTorch, which a config with a preset does without
+
+        return read_header(path).model
 
     def model_config_for(self, vocab_size: int | None) -> ModelConfig:
         """The model to build: a preset with its numbers replaced, or a spelled-out ``ModelConfig``.

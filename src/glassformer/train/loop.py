@@ -18,13 +18,14 @@ from glassformer.data.collate import Batch, Labelled
 from glassformer.errors import UserError
 from glassformer.header import Framing
 from glassformer.train.checkpoint import Checkpoints, Progress
-from glassformer.train.config import TrainConfig, dump_config, load_config
+from glassformer.train.config import TrainConfig, dump_config
 from glassformer.train.dev import DevSet
 from glassformer.train.distributed import World, best_precision, keep_freed_memory
 from glassformer.train.launch import Stop, automatic_workers, launch, orphaned
 from glassformer.train.objectives import build_objective, first_not_finite
 from glassformer.train.optim import Optimizer, learning_rate
 from glassformer.train.progress import Reporter
+from glassformer.train.ready import data_bytes, ready
 from glassformer.train.setup import check_resumed, gradient_buffer, own_run_folder
 
 LOSS, NLL, LABELS, TOKENS, STOP = range(-5, 0)
@@ -70,14 +71,8 @@ def train(
     Raises:
         UserError: On a mistake in the config or the data, or a run folder that already holds a run.
     """
-    resolved = load_config(config, overrides).resolved()
+    resolved = ready(config, overrides, resume=resume)
     settings = resolved.train
-    run = Path(settings.output)
-    steps = Checkpoints(run, settings.keep).steps()
-    if steps and not resume:
-        raise UserError(f"{run}: holds a run at step {steps[-1]}; --resume goes on, or choose another train.output")
-    if resume and not steps:
-        raise UserError(f"{run}: nothing to resume: it has no checkpoint; leave --resume out to start")
     workers = automatic_workers(settings.batch_tokens) if settings.workers == "auto" else settings.workers
     outcome: Outcome = launch(_work, _Job(resolved, resume), workers)
     return outcome
@@ -106,6 +101,7 @@ class Trainer:
         self.reporter = Reporter(self.run_dir, config, self.progress.step) if world.leads else None
         for note in check_resumed(self.run_dir, config, resumed, world.size) if resumed else []:
             self._say(note)
+        self.progress.data_bytes = data_bytes(config.data)
 
         self.objective = build_objective(config, resumed.loaded if resumed else None)
         for line in self.objective.told:

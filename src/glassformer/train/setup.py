@@ -20,6 +20,7 @@ from glassformer.train.config import DataSection, TrainConfig, changes, load_con
 from glassformer.train.distributed import GradientBuffer, World
 from glassformer.train.examples import read_corpus
 from glassformer.train.masking import Masking
+from glassformer.train.ready import data_bytes
 
 
 def own_run_folder(run: Path) -> IO[str]:
@@ -42,7 +43,7 @@ def check_resumed(run: Path, config: TrainConfig, resumed: Checkpoint, processes
     """Refuses a config that a checkpoint cannot follow.
 
     Returns:
-        A line for each value that is new, since from there on the run is another one.
+        A line for each value that is new or text that changed, since from there on the run is another one.
     """
     ranks = len(resumed.rng_states)
     if ranks != processes:
@@ -60,7 +61,16 @@ def check_resumed(run: Path, config: TrainConfig, resumed: Checkpoint, processes
                 f"{saved}: {key} is {old!r}, and {new!r} does not fit the checkpoints; "
                 "set it back, or start anew with another train.output"
             )
-    return [f"{key} is now {new!r}, was {old!r}" for key, (old, new) in changed.items()]
+    notes = [f"{key} is now {new!r}, was {old!r}" for key, (old, new) in changed.items()]
+    before, now = resumed.progress.data_bytes, data_bytes(config.data)
+    edited = [f"data.{key}" for key in before if before[key] != now[key] and f"data.{key}" not in changed]
+    notes += [f"the text of {key} was changed since step {resumed.progress.step}" for key in edited]
+    if any(key.startswith("data.") for key in (*changed, *edited)):
+        notes.append(
+            f"other data from step {resumed.progress.step} on: not the run that it would have been; start anew "
+            "with another train.output, and model.from to keep the weights, where that matters"
+        )
+    return notes
 
 
 def start_of(config: TrainConfig, resumed: Loaded | None) -> Loaded | None:
