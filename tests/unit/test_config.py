@@ -78,7 +78,7 @@ def broken(path: str, value: object) -> dict:
         ("embed.vocab_size", "many", "embed.vocab_size: Input should be a valid integer"),
         ("encoder.dropout", 1.0, "encoder.dropout: Input should be less than 1, got 1.0"),
         ("encoder.position.max_len", -1, "encoder.position.max_len: Input should be greater than 0, got -1"),
-        ("encoder.position.type", "rotary", "encoder.position: Input tag 'rotary' found"),
+        ("encoder.position.type", "rotary", "encoder.position: unknown type 'rotary'; known are"),
         ("encoder.blocks.0.block.order", "middle", "encoder.blocks.0.order: Input should be 'pre' or 'post'"),
         ("encoder.blocks.0.block.norm.eps", 0, "encoder.blocks.0.norm.eps: Input should be greater than 0"),
         ("encoder.blocks.0.block.ffn.activation", "tanh", "encoder.blocks.0.ffn.activation: Input should be 'relu'"),

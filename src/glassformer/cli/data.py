@@ -291,7 +291,7 @@ def _table(report: dict[str, Any]) -> str:
         rows.append(("scripts" * (place == 0), *(f"{top[0][0]} {top[0][1]:,}" if top else "" for top in tops)))
     pairs = [(key, report[key]) for key in ("pairs", "blank", "duplicates", "blind_duplicates", "identical")]
     pairs += [(key, report[key]) for key in ("sources_with_several_targets", "targets_with_several_sources")]
-    width = max(len(row[0]) for row in rows)
+    width = max(len(label) for label, *_ in (*rows, *pairs))
     lines = [f"{key.replace('_', ' '):{width}}  {count:>14,}" for key, count in pairs]
     lines.append("length ratio  " + "  ".join(f"{key} {value:g}" for key, value in report["length_ratio"].items()))
     lines += ["", *(f"{label:{width}}" + "".join(f"  {cell:>14}" for cell in cells) for label, *cells in rows)]
