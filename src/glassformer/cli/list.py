@@ -68,7 +68,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
     table.add_column("kind", style="cyan", no_wrap=True)
     table.add_column("parameters", justify="right", no_wrap=True)
     table.add_column("source", style="dim", no_wrap=not terminal)
-    for row in rows:
+    kinds = list(dict.fromkeys(row["kind"] for row in rows))
+    for row in sorted(rows, key=lambda row: (row["preset"] is None, kinds.index(row["kind"]))):
         name, family = row["preset"] or row["model"], row["family"] or "–"
         table.add_row(name, family, row["kind"], f"{row['parameters']:,}", row["source"])
     with console.capture() as captured:

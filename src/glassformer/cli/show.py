@@ -93,8 +93,9 @@ def _costs(spent: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
     told = f"float32: {parts}; activations come on top"
     yield "training", size(weights + gradients + moments), told
     cached = _sides(size, spent["cache_per_target"], "written", spent["cache_per_source"], "source")
-    state = f"; each row's state, whatever its length: {size(spent['state'])}" if spent["state"] else ""
-    yield "decoding", size(weights), "float32 weights" + (f"; each row's cache: {cached}" if cached else "") + state
+    kept = f"; each row's cache: {cached}" if cached else ""
+    kept += f"; each row's state, whatever its length: {size(spent['state'])}" if spent["state"] else ""
+    yield "decoding" if kept else "inference", size(weights), f"float32 weights{kept}"
     source, target = spent["flops_per_source"], spent["flops_per_target"]
     forward = _sides(flops, source, "source", target, "target")
     told = f"forward: {forward}, at a length of {spent['context']}; training takes 3 ×"
