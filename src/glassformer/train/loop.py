@@ -280,7 +280,9 @@ class Trainer:
         prefix = self.objective.chosen_by
         chosen = [value for name, value in scores.items() if prefix is not None and name.startswith(prefix)]
         score = sum(chosen) / len(chosen) if chosen else -loss
-        better = progress.best is None or score > progress.best
+        # Of equal scores the later one with the lower loss is taken: on a small dev set several are perfect.
+        tied = score == progress.best and loss < min(figures["dev_loss"] for figures in progress.history)
+        better = progress.best is None or score > progress.best or tied
         if better:
             progress.best, progress.best_step, progress.stale = score, progress.step, 0
         else:

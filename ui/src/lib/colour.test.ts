@@ -20,6 +20,11 @@ describe.each(modes)('colours, %s', (mode) => {
     }
   })
 
+  it('draw what is no number as none', () => {
+    expect(colour(NaN, 'diverging', [-1, 1], mode)).toBe(colour(0, 'diverging', [-1, 1], mode))
+    expect(colour(NaN, 'sequential', [0, 1], mode)).toBe(colour(0, 'sequential', [0, 1], mode))
+  })
+
   it('make a domain symmetric, so that zero is never tinted', () => {
     expect(portion(0, 'diverging', [-0.1, 5])).toBe(0.5)
     expect(colour(0, 'diverging', [-0.1, 5], mode)).toBe(colour(0, 'diverging', [-7, 1], mode))

@@ -39,9 +39,10 @@ const SCALES = {
 
 export type Scale = keyof typeof SCALES
 
-/** A number's colour: `domain` is [low, high]; a diverging scale is made symmetric around zero. */
+/** A number's colour: `domain` is [low, high]; a diverging scale is made symmetric around zero. What is no number is drawn as none. */
 export function colour(value: number, scale: Scale, domain: readonly [number, number], mode: Mode): string {
-  return SCALES[scale][mode](portion(value, scale, domain))
+  const where = portion(value, scale, domain)
+  return SCALES[scale][mode](Number.isFinite(where) ? where : scale === 'diverging' ? 0.5 : 0)
 }
 
 /** Where a number stands in its scale, from 0 to 1. */
