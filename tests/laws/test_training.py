@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from glassformer.data.collate import IGNORE, Batch, collate
 from glassformer.errors import UserError
 from glassformer.train import loop, objectives
-from glassformer.train.config import TrainSection
+from glassformer.train.config import TrainSection, load_config
 from glassformer.train.distributed import GradientBuffer, World
 from glassformer.train.launch import Stop, automatic_workers, launch
 from glassformer.train.loop import Trainer
@@ -225,7 +225,7 @@ def trainer(tmp_path, **train) -> Trainer:
     config = training(tmp_path, **train)
     config["model"]["dropout"] = 0.0
     (tmp_path / "run").mkdir()
-    return Trainer(loop.load_config(config), World(), Stop(), resume=False)
+    return Trainer(load_config(config), World(), Stop(), resume=False)
 
 
 def first_gradient(tmp_path, world: World, **train):
@@ -234,7 +234,7 @@ def first_gradient(tmp_path, world: World, **train):
     config["model"]["dropout"] = 0.0
     (tmp_path / f"rank{world.rank}" / "run").mkdir()
     made = Trainer(
-        loop.load_config({**config, "train": {**config["train"], "clip": None}}), world, Stop(), resume=False
+        load_config({**config, "train": {**config["train"], "clip": None}}), world, Stop(), resume=False
     )
     made._begin_epoch()
     seen = []

@@ -11,13 +11,12 @@ import numpy as np
 TEXT = "我爱自然语言处理。"
 # As when a reader goes back; then long enough for the page to have acted on it.
 FOLLOW = """async (hash) => {
-  const view = (text) => text.replace(/^#/, '').split('?')[0]
-  if (view(location.hash) !== view(hash)) document.querySelector('main h1')?.setAttribute('data-left', '')
   history.pushState(null, '', '#' + hash)
   dispatchEvent(new PopStateEvent('popstate'))
   for (let i = 0; i < 2; i++) await new Promise(requestAnimationFrame)
 }"""
-SETTLED = """() => document.querySelector('main[aria-busy=false] h1:not([data-left])')
+SETTLED = """() => document.querySelector('main[aria-busy=false] h1')
+  && document.querySelector('main').dataset.view === (location.hash.slice(1).split('?')[0] || 'map')
   && ![...document.querySelectorAll('main p.loading, main .busy')].some((each) => each.checkVisibility())"""
 
 

@@ -1,0 +1,1 @@
+import{Nt as e,U as t,V as n}from"./index-CLWndk3c.js";function r(r){e(()=>{let e=t.options.part;if(!e)return;let[i,a]=[0,NaN],o=setInterval(()=>{let t=document.getElementById(`${r}-${e}`);t?.scrollIntoView({block:`start`});let s=t?.offsetTop??NaN;if(s!==a&&++i<25)return void(a=s);clearInterval(o),n(`part`,null)},200);return()=>clearInterval(o)})}export{r as t};
