@@ -33,7 +33,7 @@ def amounts(page: Any, drawing: str) -> list[np.float32]:
 def test_losses_and_chances_are_the_models(page: Any, address: str) -> None:
     given, own = ask(page, address, target=TARGET), ask(page, address)
     open_training(page, address, f"&target={TARGET}&step=99")
-    page.get_by_text("Its own choice").wait_for()
+    page.get_by_text("Its own choice is the label").wait_for()
     page.get_by_role("group", name="In use").wait_for()
     losses = -np.array(given["label_logprobs"])
     np.testing.assert_allclose(amounts(page, "In training"), losses, rtol=1e-6)
