@@ -233,9 +233,7 @@ def first_gradient(tmp_path, world: World, **train):
     config = training(tmp_path / f"rank{world.rank}", **train)
     config["model"]["dropout"] = 0.0
     (tmp_path / f"rank{world.rank}" / "run").mkdir()
-    made = Trainer(
-        load_config({**config, "train": {**config["train"], "clip": None}}), world, Stop(), resume=False
-    )
+    made = Trainer(load_config({**config, "train": {**config["train"], "clip": None}}), world, Stop(), resume=False)
     made._begin_epoch()
     seen = []
     made._report = lambda loss, norm, rate, tokens: seen.append((loss, norm, tokens))

@@ -34,7 +34,7 @@ def test_recording_changes_no_logit_and_captures_every_tap_with_its_axes(config)
     for name, axes in model.taps().items():
         if name in absent:
             continue
-        side, *_, = name.split(".")
+        side, *_ = name.split(".")
         block = getattr(config, side).blocks[int(name.split(".")[2])] if ".layers." in name else None
         attention = block and (block.cross if ".cross." in name else block.mixer)
         own = N_SOURCE if side == "encoder" else N_TARGET
