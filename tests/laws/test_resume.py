@@ -166,12 +166,12 @@ def whole_run(tmp_path_factory) -> Path:
     return train(training(tmp_path_factory.mktemp("whole"), steps=8, eval_lines=0)).run
 
 
-def scores(monkeypatch, by_step: dict[int, float]) -> None:
-    """Makes every evaluation of a run return a given BLEU."""
+def scores(monkeypatch, by_step: dict[int, float], losses: dict[int, float] | None = None) -> None:
+    """Makes every evaluation of a run return a given BLEU, and a given loss, else 1."""
 
     class Scored(loop.DevSet):
         def loss(self, model, autocast):
-            return 1.0
+            return (losses or {}).get(Scored.progress.step, 1.0)
 
         def scores(self, model, loss, autocast):
             return {"bleu zh-en": by_step[Scored.progress.step]}
@@ -195,6 +195,25 @@ def test_the_newest_few_and_the_best_are_kept(tmp_path, monkeypatch):
     assert best["step"] == best["best_step"] == 2 and best["best"] == 9.0  # an equal later score is not better
     assert load_model(run / "best").translation.both_directions
     assert "| 2 |" in (run / "report.md").read_text()
+
+
+@pytest.mark.parametrize("killed_at", [3, 5])
+def test_of_equal_scores_that_of_the_lower_loss_is_the_best_over_a_resume_too(tmp_path, monkeypatch, killed_at):
+    # Step 1's loss is the lowest of all, but of a worse score; those of steps 3 and 6 are no lower than the best's.
+    bleu, losses = [1.0, 9.0, 9.0, 9.0, 8.0, 9.0], [0.1, 2.0, 2.5, 1.5, 0.5, 1.5]
+    scores(monkeypatch, dict(enumerate(bleu, 1)), dict(enumerate(losses, 1)))
+    whole, parted = (
+        training(tmp_path / name, steps=6, eval_every=1, save_every=1, patience=3) for name in ("whole", "parted")
+    )
+    run = train(whole).run
+    history = position(run / "last")["history"]
+    assert [figures["step"] for figures in history if figures["best"]] == [1, 2, 4]
+    assert position(run / "best")["step"] == position(run / "last")["best_step"] == 4
+    assert position(run / "last")["stale"] == 2
+    with monkeypatch.context() as patch:
+        stop_after(patch, killed_at, kill)
+        train_until_killed(parted)
+    assert_same_end(train(parted, resume=True).run, run)
 
 
 def test_patience_counts_over_a_resume_and_a_finished_run_says_so(tmp_path, monkeypatch, capsys):

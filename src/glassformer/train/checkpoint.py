@@ -37,7 +37,7 @@ class Progress:
         batch: Batches of this epoch already used.
         epoch_began: The step at which this epoch began, which decides how it is segmented.
         best: Highest dev score so far (BLEU, accuracy, or the negated dev loss); ``None`` before the first evaluation.
-        best_step: Step of that score.
+        best_step: Step of that score; where several have it, of the one with the lowest dev loss, the first of equals.
         stale: Evaluations since then.
         seconds: Time spent training, over all resumed parts.
         history: One entry for each evaluation.

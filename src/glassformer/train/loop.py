@@ -280,9 +280,9 @@ class Trainer:
         prefix = self.objective.chosen_by
         chosen = [value for name, value in scores.items() if prefix is not None and name.startswith(prefix)]
         score = sum(chosen) / len(chosen) if chosen else -loss
-        # Of equal scores the later one with the lower loss is taken: on a small dev set several are perfect.
-        tied = score == progress.best and loss < min(figures["dev_loss"] for figures in progress.history)
-        better = progress.best is None or score > progress.best or tied
+        # Of equal scores that of the lower loss is the better one: on a small dev set several are perfect.
+        held = next((figures["dev_loss"] for figures in reversed(progress.history) if figures["best"]), math.inf)
+        better = progress.best is None or (score, -loss) > (progress.best, -held)
         if better:
             progress.best, progress.best_step, progress.stale = score, progress.step, 0
         else:
