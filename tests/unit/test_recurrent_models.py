@@ -119,6 +119,13 @@ def test_memory_stays_and_the_cost_of_a_step_is_told() -> None:
         assert tree(model).parameters == model.num_parameters()
 
 
+@pytest.mark.parametrize("preset", [*PRESETS, "rwkv4-tiny", "rwkv5-tiny", "rwkv7-tiny", "lstm-tiny"])
+def test_a_model_that_holds_shapes_alone_passes_them_on(preset: str) -> None:
+    model = gf.build(preset, "meta")
+    sources = [ids(64, 1, 5).to("meta")] * (2 if model.config.kind == "encoder-decoder" else 1)
+    assert model(*sources).shape == (1, 5, 64)
+
+
 @pytest.mark.parametrize("preset", ["retnet-tiny", "mamba2-tiny"])
 @torch.no_grad()
 def test_the_flops_are_those_of_the_products_that_run(preset: str) -> None:

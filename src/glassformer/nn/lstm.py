@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.config import LSTMConfig
+from glassformer.nn.fused import no_autocast
 from glassformer.nn.mixer import Kept
 from glassformer.nn.recurrence import Recurrence
 from glassformer.nn.state import Memory
@@ -48,7 +49,7 @@ class LSTM(Recurrence):
             weights[0] = torch.cat([weights[0], shut_E[:, None]], 1)
             padding_BT1 = (~real_BT)[..., None]
             x_BTD = torch.cat([x_BTD.masked_fill(padding_BT1, 0.0), padding_BT1.to(x_BTD.dtype)], -1)
-        with torch.autocast(x_BTD.device.type, enabled=False):
+        with no_autocast(x_BTD.device):
             if recording():
                 y_BTE, h_BE, c_BE = self._steps(x_BTD, weights, memory["h"], memory["c"])
             else:

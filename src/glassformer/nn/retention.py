@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.config import RetentionConfig
+from glassformer.nn.fused import no_autocast
 from glassformer.nn.mixer import Kept
 from glassformer.nn.recurrence import Recurrence
 from glassformer.nn.rotary import rotate
@@ -91,7 +92,7 @@ class Retention(Recurrence):
         decay_HTS = self.decay((log_H[:, None, None] * age_TS.clamp(min=0)).exp().tril())
         scores_BHTS = self.scores(q_BHTK @ k_BHTK.transpose(2, 3))
         weights_BHTS = scores_BHTS * decay_HTS
-        with torch.autocast(device.type, enabled=False):  # what accumulates over a text does so in float32
+        with no_autocast(device):  # what accumulates over a text does so in float32
             count_BT = memory["count"][:, None] + seen_BT.float().cumsum(1)
             # The sum of D's row over the real tokens, 1 + γ + γ² …
             total_BHT = -(log_H[:, None] * count_BT.clamp(min=1)[:, None]).expm1() / forget_H[:, None]

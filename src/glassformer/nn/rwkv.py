@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config import ChannelMixConfig, RWKV4Config
+from glassformer.nn.fused import no_autocast
 from glassformer.nn.mixer import Kept
 from glassformer.nn.recurrence import Recurrence
 from glassformer.nn.state import Memory
@@ -114,7 +115,7 @@ class RWKV4(Recurrence):
             weight_BA, mean_BA = torch.full_like(k_BTA[:, 0], NOTHING), torch.zeros_like(k_BTA[:, 0])
         else:
             weight_BA, mean_BA = memory["weight"], memory["mean"]
-        with torch.autocast(x_BTD.device.type, enabled=False):
+        with no_autocast(x_BTD.device):
             weight_BTA, mean_BTA = self._means(
                 torch.cat([weight_BA[:, None], k_BTA], 1), torch.cat([mean_BA[:, None], v_BTA], 1)
             )

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.config import RWKV5Config
+from glassformer.nn.fused import no_autocast
 from glassformer.nn.mixer import Kept
 from glassformer.nn.recurrence import Recurrence
 from glassformer.nn.rwkv import AT_ONCE, before, mixed, shares
@@ -76,7 +77,7 @@ class RWKV5(Recurrence):
         v_BHTK = self.v(heads(self.value(mixed(x_BTD, before_BTD, self.mix_value)), self.n_heads))
         sums = k_BHTK.new_zeros(*k_BHTK.shape[:2], self.d_head, self.d_head) if memory is None else memory["sums"]
         parts = []
-        with torch.autocast(x_BTD.device.type, enabled=False):
+        with no_autocast(x_BTD.device):
             for r, k, v in zip(*(each.split(CHUNK, 2) for each in (r_BHTK, k_BHTK, v_BHTK)), strict=True):
                 part, sums = self._chunk(r, k, v, sums)
                 parts.append(part)

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from glassformer.config import RWKV7Config
+from glassformer.nn.fused import no_autocast
 from glassformer.nn.mixer import Context, Kept
 from glassformer.nn.recurrence import Recurrence
 from glassformer.nn.rwkv import before, mixed, shares
@@ -101,7 +102,7 @@ class RWKV7(Recurrence):
         r_BHTK = self.r(heads(self.receptance(mixed(x_BTD, before_BTD, self.mix_receptance)), split))
         k_BHTK = self.k(heads(key_BTD * (1 + (rate_BTD - 1) * self.renewal), split))
         v_BHTK, a_BHTK = self.v(heads(value_BTD, split)), self.rates(heads(rate_BTD, split))
-        with torch.autocast(x_BTD.device.type, enabled=False):
+        with no_autocast(x_BTD.device):
             removed_BHTK = self.removed(F.normalize(heads(key_BTD * self.removal, split), dim=-1))
             log_BHTK = -FASTEST * heads(decay_BTD, split).sigmoid()
             self.kept_share(log_BHTK.exp())

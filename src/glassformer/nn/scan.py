@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from glassformer.nn.fused import no_autocast
+
 BLOCK_NUMBERS = 2**20
 """Numbers of state that are held at once: those of a block of tokens, as many as stay near the processor."""
 
@@ -34,7 +36,7 @@ def selective_scan(
     Returns:
         The output (B, T, E), and the state after the last token.
     """
-    with torch.autocast(x_BTE.device.type, enabled=False):
+    with no_autocast(x_BTE.device):
         tensors = (each.float() for each in (x_BTE, delta_BTE, a_EN, b_BTN, c_BTN, state_BEN))
         y_BTE, last_BEN = _Scan.apply(*tensors)
     return y_BTE, last_BEN

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from glassformer.config import Mamba2Config, MambaConfig
 from glassformer.nn.ffn import ACTIVATIONS
+from glassformer.nn.fused import no_autocast
 from glassformer.nn.mixer import Kept
 from glassformer.nn.recurrence import Recurrence
 from glassformer.nn.scan import selective_scan
@@ -235,7 +236,7 @@ class Mamba2(Recurrence):
         weights_BHTS = scores_BHTS * decay_BHTS
         if recording():
             self.pattern(weights_BHTS * delta_BTH.transpose(1, 2)[:, :, None])
-        with torch.autocast(x_BTHP.device.type, enabled=False):  # what accumulates over a text does so in float32
+        with no_autocast(x_BTHP.device):  # what accumulates over a text does so in float32
             b_BHTN, c_BHTN = (part.float().repeat_interleave(each, 1) for part in (b_BGTN, c_BGTN))
             y_BHTP = weights_BHTS.float() @ x_BHTP + (c_BHTN @ state_BHPN.transpose(2, 3)) * past_BHT.exp()[..., None]
             left_BHT = decay_BHTS[..., -1, :]
