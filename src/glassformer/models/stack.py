@@ -36,7 +36,8 @@ class Stack(nn.Module):
         self.bias = build_bias(config.bias, attentions[0].n_heads) if config.bias and attentions else None
         self.input_norm = build_norm(config.input_norm, d_model) if config.input_norm else None
         self.dropout = Dropout(config.dropout)
-        self.embedded, self.positions, self.input = Tap("B T D"), Tap("B T D"), Tap("B T D")
+        self.embedded, self.input = Tap("B T D"), Tap("B T D")
+        self.positions = Tap("B T D") if config.position else None
         self.layers = nn.ModuleList(Block(block, d_model) for block in config.blocks)
         self.final_norm = build_norm(config.final_norm, d_model) if config.final_norm else None
         self.output = Tap("B T D")
@@ -45,7 +46,7 @@ class Stack(nn.Module):
     def forward(self, x_BTD: Tensor, ctx: Context, states: list[BlockState] | None = None) -> Tensor:
         x_BTD = self.embedded(x_BTD)
         ctx = self._prepared(ctx, x_BTD)
-        if self.position is not None:
+        if self.position is not None and self.positions is not None:
             positions = self.position(x_BTD.shape[1], ctx.start, ctx.positions_BT)
             x_BTD = x_BTD + self.positions(positions.expand(x_BTD.shape))
         if self.input_norm is not None:
