@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 from glassformer.engines.engine import Engine
 from glassformer.errors import UserError
 from glassformer.header import Framing
-from glassformer.reader import BATCH, Failure, Reader, Row, check_batch_size
+from glassformer.reader import BATCH, Failure, Reader, Row, check_batch_size, softmax
 from glassformer.sentences import checked
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ class Classifier(Reader):
 
     Attributes:
         labels: their names, in the order of the logits.
-        reads_images: whether an input is the path of an image, not a text.
     """
 
     single = (str, tuple, os.PathLike)
@@ -119,11 +118,9 @@ def _probabilities(logits_L: np.ndarray) -> np.ndarray:
     """Softmax; of a model of one label its sigmoid."""
     import numpy as np
 
-    scores_L = logits_L.astype(np.float64)
-    if len(scores_L) == 1:
-        return 0.5 * (1 + np.tanh(scores_L / 2))
-    scores_L = np.exp(scores_L - scores_L.max())
-    return scores_L / scores_L.sum()
+    if len(logits_L) == 1:
+        return 0.5 * (1 + np.tanh(logits_L.astype(np.float64) / 2))
+    return softmax(logits_L)
 
 
 def _path(path: Any) -> str | os.PathLike[str]:

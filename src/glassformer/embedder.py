@@ -12,6 +12,7 @@ from glassformer.errors import UserError
 from glassformer.header import Framing
 from glassformer.interop.sentence_transformers import POOLINGS, Settings
 from glassformer.keywords import sequence_of_texts
+from glassformer.reader import BATCH, check_batch_size, positions
 from glassformer.sentences import Row, checked
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BATCH = 32
 READ_AHEAD = 1024
 """Texts that are sorted by length together."""
 
@@ -54,7 +54,7 @@ class Embedder:
         self.engine, self.tokenizer = engine, tokenizer
         self.framing = framing or Framing()
         self.settings = settings or _settings_of(engine.module.config.head)
-        limits = [limit for limit in (_positions(engine), self.settings.max_length) if limit is not None]
+        limits = [limit for limit in (positions(engine), self.settings.max_length) if limit is not None]
         self.limit = min(limits, default=None)
 
     @property
@@ -117,8 +117,7 @@ class Embedder:
         normalise = self.settings.normalise if normalise is None else normalise
         if pooling not in POOLINGS:
             raise UserError(f"--pooling {pooling}: must be one of {', '.join(POOLINGS)}")
-        if batch_size < 1:
-            raise UserError(f"--batch-size {batch_size}: must be 1 or more")
+        check_batch_size(batch_size)
         rows = self._rows(texts, first)
         vectors: list[Any] = [None] * len(rows)
         # Texts of like lengths stand together, so that little is padded.
@@ -161,7 +160,3 @@ def _settings_of(head: Any) -> Settings:
     if not isinstance(head, PoolConfig):
         return Settings()
     return Settings(next(name for name, pool in POOLINGS.items() if pool == head.pool), head.normalise)
-
-
-def _positions(engine: Engine) -> int | None:
-    return engine.target_limit if engine.source_limit is None else engine.source_limit

@@ -45,6 +45,7 @@ class Reader(ABC):
 
     Attributes:
         single: types of a single input, where several are a sequence of them.
+        reads_images: whether an input is the path of an image, not a text.
         engine: what computes.
         tokenizer: text to ids; None where the model reads images, or the source has none.
         framing: what stands around texts.
@@ -52,10 +53,11 @@ class Reader(ABC):
     """
 
     single: ClassVar[tuple[type, ...]]
+    reads_images = False
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer | None = None, framing: Framing | None = None) -> None:
         self.engine, self.tokenizer, self.framing = engine, tokenizer, framing or Framing()
-        self.limit = engine.target_limit if engine.source_limit is None else engine.source_limit
+        self.limit = positions(engine)
 
     @property
     def model(self) -> Any:
@@ -138,6 +140,21 @@ class Reader(ABC):
                 self.model(*(each if each is None else each.to(device) for each in inputs)).float().cpu().numpy()
             )
         return logits
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities of logits over the last axis, in float64."""
+    import numpy as np
+
+    scores = logits.astype(np.float64)
+    scores = np.exp(scores - scores.max(-1, keepdims=True))
+    probabilities: np.ndarray = scores / scores.sum(-1, keepdims=True)
+    return probabilities
+
+
+def positions(engine: Engine) -> int | None:
+    """Most ids of a text that a model of one stack reads; None when there is no limit."""
+    return engine.target_limit if engine.source_limit is None else engine.source_limit
 
 
 def check_batch_size(batch_size: int) -> None:

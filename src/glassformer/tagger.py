@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from glassformer.engines.engine import Engine
 from glassformer.header import Framing
-from glassformer.reader import BATCH, Reader, Row
+from glassformer.reader import BATCH, Reader, Row, softmax
 from glassformer.sentences import checked
 
 if TYPE_CHECKING:
@@ -88,18 +88,14 @@ class Tagger(Reader):
         return self._framed(ids, number, found)
 
     def _told(self, given: Any, row: Row, logits: np.ndarray) -> Tags:
-        import numpy as np
-
-        scores_TL = logits.astype(np.float64)
-        scores_TL = np.exp(scores_TL - scores_TL.max(-1, keepdims=True))
-        scores_TL /= scores_TL.sum(-1, keepdims=True)
+        probabilities_TL = softmax(logits)
         end = len(row.ids) - len(self.framing.after)
         told: list[WordLabel] = []
         for word in row.found:
             at = word["at"]
             if at is not None and at < end:
-                best = int(scores_TL[at].argmax())
-                label: Any = {"label": self.labels[best], "probability": float(scores_TL[at, best])}
+                best = int(probabilities_TL[at].argmax())
+                label: Any = {"label": self.labels[best], "probability": float(probabilities_TL[at, best])}
                 told.append({key: word[key] for key in ("word", "start", "end") if key in word} | label)
         return Tags(words=told, entities=entities(told, given), truncated=row.cut)
 

@@ -46,15 +46,16 @@ def classify(
     """
     if top is not None and top < 1:
         raise UserError(f"--top {top}: must be 1 or more")
+    from glassformer.classifier import Classifier
+
     classifier = _open(model, precision, threads)
-    if top is not None and not hasattr(classifier.model.config.head, "pool"):
+    if top is not None and not isinstance(classifier, Classifier):
         raise UserError("--top: is for models that label whole inputs; leave it out")
-    reads_images = getattr(classifier, "reads_images", False)
-    what = "image" if reads_images else "text"
-    if reads_images and not text and input is not None and _is_binary(input):
+    what = "image" if classifier.reads_images else "text"
+    if classifier.reads_images and not text and input is not None and _is_binary(input):
         text, input = [str(input)], None
     lines, read = tee(options.input_lines(text, input, errors, "a text, or the path of an image, a line"))
-    inputs: Iterator[Any] = read if reads_images else map(_text, read)
+    inputs: Iterator[Any] = read if classifier.reads_images else map(_text, read)
     failed = 0
     progress = options.Progress(f"{what}s")
     with options.output_stream(output) as out:
