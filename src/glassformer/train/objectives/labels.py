@@ -151,15 +151,11 @@ class Texts(Labelling):
     @abstractmethod
     def _example(self, row: Any, where: str) -> LabelledIds | None: ...
 
-    def segments(self, types: Sequence[Sequence[int]], ids_BT: Tensor) -> tuple[Tensor, ...]:
-        """The segments of a batch's ids, where the model tells segments apart and the rows have more than one."""
+    def segments(self, examples: Sequence[LabelledIds]) -> tuple[Tensor, ...]:
+        """The segments (B, T) of a batch's ids, where the model tells segments apart and the rows are of two texts."""
         known = getattr(self.model.config.embed, "token_types", 0)
-        if not known or not any(map(any, types)):
-            return ()
-        types_BT = torch.zeros_like(ids_BT)
-        for row_T, told in zip(types_BT, types, strict=True):
-            row_T[: len(told)] = torch.tensor(told, dtype=torch.long).clamp(max=known - 1)
-        return (types_BT,)
+        types = [example.types for example in examples if example.types is not None]
+        return (pad(types, 0)[0].clamp(max=known - 1),) if known and types else ()
 
     def _framed(self, ids: list[int], before: Any, after: Any) -> list[int]:
         room = self.max_len - len(before) - len(after)
@@ -197,10 +193,10 @@ class LabelObjective(Texts):
         )
 
     def batch(self, examples: Sequence[LabelledIds], rows: Sequence[int]) -> Labelled:
-        ids_BT, mask_BT = pad([examples[row].ids for row in rows], self.pad_id or 0)
-        labels_B = torch.tensor([examples[row].label for row in rows])
-        segments = self.segments([examples[row].types or [] for row in rows], ids_BT)
-        return Labelled((ids_BT, mask_BT, *segments), labels_B, len(rows))
+        chosen = [examples[row] for row in rows]
+        ids_BT, mask_BT = pad([example.ids for example in chosen], self.pad_id or 0)
+        labels_B = torch.tensor([example.label for example in chosen])
+        return Labelled((ids_BT, mask_BT, *self.segments(chosen)), labels_B, len(rows))
 
     def loss(self, model: Model, batch: Any, smoothing: float) -> tuple[Tensor, Tensor]:
         return label_loss(model, batch, smoothing=smoothing)

@@ -62,8 +62,8 @@ class SpanObjective(Texts):
     def batch(self, examples: Sequence[LabelledIds], rows: Sequence[int]) -> Labelled:
         chosen = [examples[row] for row in rows]
         ids_BT, mask_BT = pad([example.ids for example in chosen], self.pad_id or 0)
-        segments = self.segments([example.types or [] for example in chosen], ids_BT)
-        inputs = with_questions(self.model.config, segments, ids_BT, [example.asked for example in chosen])
+        asked = [example.asked for example in chosen]
+        inputs = with_questions(self.model.config, self.segments(chosen), ids_BT, asked)
         labels_B2 = torch.tensor([example.label for example in chosen])
         return Labelled((ids_BT, mask_BT, *inputs), labels_B2, 2 * len(rows))
 
