@@ -19,9 +19,8 @@ from glassformer.errors import UserError
 from glassformer.families import FAMILIES, family_of
 from glassformer.families.family import Family
 from glassformer.interop import hf
+from tests.parity.helpers import check_size, their_output
 from tests.randomised import ids, lengths_mask, randomise
-
-transformers.logging.set_verbosity_error()
 
 VOCAB, LENGTHS = 37, [9, 6, 2]
 HEADS = ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
@@ -52,15 +51,6 @@ def theirs(kind: str, head: str, seed: int) -> Any:
         )
     config = getattr(transformers, f"{CLASSES[kind]}Config")(**sizes, **own)
     return randomise(getattr(transformers, CLASSES[kind] + head)(config), rng.randrange(10**6)).eval()
-
-
-@torch.no_grad()
-def their_output(model: Any, **inputs: Any) -> dict[str, torch.Tensor]:
-    out = model(**inputs)
-    if "start_logits" in out:
-        return {"output": torch.stack([out.start_logits, out.end_logits], -1)}
-    found = {"output": out.logits if "logits" in out else out.last_hidden_state}
-    return found | ({"pooled": out.pooler_output} if out.get("pooler_output") is not None else {})
 
 
 @torch.no_grad()
@@ -259,11 +249,4 @@ def family(name: str) -> Family:
     ],
 )
 def test_presets_have_the_published_numbers_of_parameters(preset: str, parameters: int) -> None:
-    model = gf.build(preset, device="meta")
-    assert model.num_parameters() == parameters
-    (to_hf,) = (each.to_hf for each in FAMILIES if preset in each.presets)
-    assert to_hf is not None
-    data = to_hf(model.config)
-    with torch.device("meta"):
-        theirs = getattr(transformers, data["architectures"][0])(transformers.AutoConfig.for_model(**data))
-    assert sum(parameter.numel() for parameter in theirs.parameters()) == parameters
+    check_size(preset, parameters)

@@ -12,14 +12,11 @@ import transformers
 
 import glassformer as gf
 from glassformer.errors import UserError
-from glassformer.families import FAMILIES, family_of
+from glassformer.families import family_of
 from glassformer.interop import hf
-from tests.parity.test_bert import their_output
+from tests.parity.helpers import VOCAB, check_size, their_output
 from tests.randomised import ids, lengths_mask, randomise
 
-transformers.logging.set_verbosity_error()
-
-VOCAB = 37
 HEADS = ["Model", "ForMaskedLM", "ForPreTraining", "ForSequenceClassification", "ForTokenClassification"]
 
 
@@ -170,11 +167,4 @@ def test_a_model_that_they_lack_is_not_written(tmp_path: Path, overrides: dict[s
 
 @pytest.mark.parametrize(("preset", "parameters"), [("bigbird-base", 127_468_800), ("bigbird-large", 359_123_968)])
 def test_presets_have_the_numbers_of_parameters_of_theirs(preset: str, parameters: int) -> None:
-    model = gf.build(preset, device="meta")
-    assert model.num_parameters() == parameters
-    (to_hf,) = (each.to_hf for each in FAMILIES if preset in each.presets)
-    assert to_hf is not None
-    data = to_hf(model.config)
-    with torch.device("meta"):
-        theirs = getattr(transformers, data["architectures"][0])(transformers.AutoConfig.for_model(**data))
-    assert sum(parameter.numel() for parameter in theirs.parameters()) == parameters
+    check_size(preset, parameters)

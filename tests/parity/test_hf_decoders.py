@@ -16,13 +16,10 @@ import glassformer as gf
 from glassformer.errors import UserError
 from glassformer.families import FAMILIES, family_of, presets
 from glassformer.interop import hf
-from glassformer.store import save_model
-from tests.randomised import ids, lengths_mask, randomise
+from tests.parity.helpers import VOCAB, in_and_out
+from tests.randomised import ids, randomise
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
-VOCAB, LENGTHS, MAX_LEN = 37, [17, 12, 3], 24
+MAX_LEN = 24
 ACTIVATIONS = ["gelu", "relu", "gelu_new", "silu"]
 SCALINGS: list[dict[str, Any]] = [
     dict(rope_type="default"),
@@ -123,31 +120,12 @@ def theirs(draw: st.DrawFn) -> Any:
     return randomise(model, draw(st.integers(0, 10**6))).eval()
 
 
-@torch.no_grad()
-def same(ours: Any, model: Any, seed: int) -> None:
-    tokens, mask = ids(VOCAB, 3, max(LENGTHS), seed=seed), lengths_mask(LENGTHS)
-    out = model(input_ids=tokens, attention_mask=mask.long())
-    expected = out.logits if "logits" in out else out.last_hidden_state
-    torch.testing.assert_close(ours(tokens, mask)[mask], expected[mask], rtol=1e-4, atol=1e-4)
-
-
 @settings(max_examples=60)
 @given(theirs(), st.integers(0, 10**6))
 def test_any_decoder_of_theirs_comes_in_and_goes_out_with_equal_logits(
     tmp_path_factory: pytest.TempPathFactory, model: Any, seed: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("theirs")
-    model.save_pretrained(folder / "in")
-    ours = gf.load(folder / "in")
-    same(ours.model, model, seed)
-    hf.save(folder / "out", ours.model)
-    again, told = type(model).from_pretrained(folder / "out", output_loading_info=True)
-    assert not (told["missing_keys"] or told["unexpected_keys"] or told["mismatched_keys"])
-    same(ours.model, again.eval(), seed + 1)
-    save_model(folder / "model", ours.model, None)
-    back = gf.load(folder / "model").model
-    assert back.config == ours.model.config
-    same(back, model, seed + 2)
+    in_and_out(tmp_path_factory.mktemp("theirs"), model, seed)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral-window", "qwen2", "gpt_neox"])

@@ -18,13 +18,9 @@ import glassformer as gf
 from glassformer.cli.main import main
 from glassformer.errors import UserError
 from glassformer.interop import hf, rwkv_cpp
-from glassformer.store import save_model
+from tests.parity.helpers import VOCAB, in_and_out
 from tests.randomised import ids, randomise
 
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
-
-VOCAB = 37
 PROMPT = b'"in'
 """What rwkv.cpp's tests read before they compare the last logits (tests/logit_difference_validator.inc)."""
 FILES = ["4v0-660K", "5v1-730K", "5v2-730K", "7v0-834K"]
@@ -62,18 +58,9 @@ def same(ours: Any, model: Any, seed: int) -> None:
 def test_any_rwkv4_of_theirs_comes_in_and_goes_out_with_equal_logits(
     tmp_path_factory: pytest.TempPathFactory, model: Any, seed: int
 ) -> None:
-    folder = tmp_path_factory.mktemp("theirs")
-    model.save_pretrained(folder / "in")
-    ours = gf.load(folder / "in")
-    same(ours.model, model, seed)
-    hf.save(folder / "out", ours.model)
-    again, told = type(model).from_pretrained(folder / "out", output_loading_info=True)
-    assert not (told["missing_keys"] or told["unexpected_keys"] or told["mismatched_keys"])
+    again = in_and_out(tmp_path_factory.mktemp("theirs"), model, seed, same)
     for (name, one), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
         assert torch.equal(one, other), name
-    same(ours.model, again, seed + 1)
-    save_model(folder / "model", ours.model, None)
-    same(gf.load(folder / "model").model, model, seed + 2)
 
 
 @torch.no_grad()
