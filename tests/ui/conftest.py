@@ -15,6 +15,8 @@ from tests.conftest import REPOSITORY
 from tests.ui.driver import Desk
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+STALLS = ["TimeoutError", r"Expect .* with timeout"]
+"""How Playwright says that a wait was too short: of its own, and of its `expect`."""
 
 
 @pytest.fixture(scope="session")
@@ -84,7 +86,10 @@ def desk(browser: Any, address: str) -> Iterator[Desk]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A browser may stall where other work holds the processor: what it drives gets two more tries."""
+    """A browser may stall where other work holds the processor, and then what was waited for is not there in time.
+
+    Only that is tried again, twice. A wrong number, a fault in the page's scripts, a request elsewhere fail at once.
+    """
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent) and item.path.name != "test_build.py":
-            item.add_marker(pytest.mark.flaky(reruns=2))
+            item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=STALLS))
