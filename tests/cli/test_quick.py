@@ -49,7 +49,10 @@ RARE = ["-h", "--help", "--", "-", "--stream", "-b2", "--beam_size", "--nothing"
 def test_what_is_read_is_what_typer_reads(monkeypatch, capsys):
     r, seen, plain = random.Random(0), [], quick.translation
     defaults = {p.name: p.default for p in inspect.signature(translating.run).parameters.values()}
-    record = lambda **given: seen.append(defaults | given)  # noqa: E731
+
+    def record(**given):
+        seen.append(defaults | given)
+
     monkeypatch.setattr(quick, "run", record)
     monkeypatch.setattr(translate, "run", record)
     taken = 0

@@ -262,8 +262,7 @@ def test_an_encoder_is_told_which_tokens_are_global() -> None:
     tokens, question = ids(11, 1, 12), torch.arange(12)[None] < 3
     other = tokens.clone()
     other[:, 2] = (other[:, 2] + 1) % 11
-    changed = [(model(a, global_BT=g) != model(b, global_BT=g)).any(-1)[0] for g in (None, question)
-               for a, b in [(tokens, other)]]  # fmt: skip
+    changed = [(model(tokens, global_BT=g) != model(other, global_BT=g)).any(-1)[0] for g in (None, question)]
     assert changed[0].tolist() == [True, True, True, True] + [False] * 8, "the first token sees all, its neighbours it"
     assert changed[1].all()
     stack = dict(blocks=[dict(mixer=dict(n_heads=2))])
