@@ -138,7 +138,7 @@ class BlockConfig(Config):
             UserError: It is another one.
         """
         if type(self.mixer) is not AttentionConfig:
-            raise UserError(f"a {self.mixer.type} mixer cannot be represented, only attention")
+            raise UserError(f"a mixer of type {self.mixer.type} cannot be represented, only attention")
         return self.mixer
 
     @property
@@ -149,7 +149,7 @@ class BlockConfig(Config):
             UserError: It is another one.
         """
         if not isinstance(self.ffn, MLPConfig | GatedMLPConfig | None):
-            raise UserError(f"a {self.ffn.type} feed-forward part cannot be represented, only mlp or gated")
+            raise UserError(f"a feed-forward part of type {self.ffn.type} cannot be represented, only mlp or gated")
         return self.ffn
 
 
@@ -380,16 +380,14 @@ class ModelConfig(Config):
                 if (name == "decoder" and self.encoder is not None) != (block.cross is not None):
                     where = "in the decoder of an encoder–decoder" if self.encoder is None else "in the decoder"
                     raise ValueError(f"{name} block {index}: cross-attention belongs {where} and nowhere else")
+                causal = name == "decoder"
                 # A recurrence may stand in an encoder, too: it reads from left to right.
-                fits = (
-                    block.mixer.causal
-                    if name == "decoder"
-                    else (not block.mixer.causal or isinstance(block.mixer, RecurrentConfig))
-                )
-                if not fits and isinstance(block.mixer, AttentionConfig | SlidingConfig):
-                    raise ValueError(f"{name} block {index}: self-attention is causal in the decoder and nowhere else")
-                if not fits:
+                if block.mixer.causal == causal or isinstance(block.mixer, RecurrentConfig):
+                    continue
+                if not isinstance(block.mixer, AttentionConfig | SlidingConfig):
                     raise ValueError(f"{name} block {index}: {block.mixer.type} sees later tokens; a decoder cannot")
+                wrong = "self-attention is causal in the decoder and nowhere else"
+                raise ValueError(f"{name} block {index}: {wrong}; set causal: {str(causal).lower()}")
         if self.target_embed is not None and self.kind != "encoder-decoder":
             raise ValueError("target_embed is for an encoder–decoder: a single stack reads embed")
         if isinstance(self.embed, PatchEmbedConfig):

@@ -151,7 +151,8 @@ def test_a_config_that_cannot_be_represented_is_refused_by_name(
 
 
 def test_what_theirs_cannot_say_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"gpt2: a mixer of type retention cannot be represented.*mamba: its first mixer is no"):
+    said = r"gpt2: a mixer of type retention cannot be represented.*mamba: its first mixer is no"
+    with pytest.raises(UserError, match=said):
         hf.save(tmp_path / "out", gf.build("retnet-tiny"))
     mixed = dict(blocks=[dict(mixer=dict(type="mamba"), order="pre", norm=dict(type="rms"), ffn=dict(d_ff=8))])
     model = gf.build(gf.ModelConfig.from_dict(dict(d_model=8, embed=dict(vocab_size=9, scale=False), decoder=mixed)))

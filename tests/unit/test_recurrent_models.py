@@ -142,7 +142,7 @@ def test_formats_and_engines_that_know_attention_alone_refuse_by_name(tmp_path: 
     name = preset.removesuffix("-tiny").replace("retnet", "retention")
     save_model(tmp_path / "m", gf.build(preset), None)
     for form in ("ct2", "onnx"):
-        with pytest.raises(UserError, match=f"a {name} mixer cannot be represented, only attention") as caught:
+        with pytest.raises(UserError, match=f"a mixer of type {name} cannot be represented, only attention") as caught:
             gf.convert(tmp_path / "m", tmp_path / form, to=form)
         assert "\n" not in str(caught.value)
     with pytest.raises(EngineUnavailable, match=f"(?i)does not know {name}"):

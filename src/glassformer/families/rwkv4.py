@@ -75,7 +75,8 @@ def rwkv_decoder(
 
 def from_hf(data: Mapping[str, Any]) -> ModelConfig:
     keys = Keys(data)
-    # Halving hidden states keeps float16 from overflowing; the norms undo it. The length was that of a CUDA kernel.
+    # Halving hidden states keeps float16 from overflowing. The norms undo it, but for their ε, which weighs more beside
+    # smaller numbers: ours are the logits without it, as in training. The length was that of a CUDA kernel.
     for harmless in ("rescale_every", "context_length"):
         keys.take(harmless, default=None)
     d_model = keys.take("hidden_size", default=4096)
@@ -100,7 +101,8 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
     assert config.decoder is not None
     block = config.decoder.blocks[0]
     if not isinstance(block.mixer, RWKV4Config) or not isinstance(block.ffn, ChannelMixConfig):
-        raise UserError(f"a {block.mixer.type} mixer cannot be represented, only rwkv4 with a channel-mix")
+        ffn = block.ffn.type if block.ffn else "no feed-forward part"
+        raise UserError(f"its blocks are {block.mixer.type} with {ffn}; RWKV-4's are rwkv4 with channel-mix")
     return {
         "architectures": [
             next(name for name, head in ARCHITECTURES.items() if (head is None) == (config.head is None))
