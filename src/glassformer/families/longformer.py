@@ -16,7 +16,6 @@ from glassformer.config import (
     AnyHeadConfig,
     AttentionConfig,
     ClassifierConfig,
-    MaskedLMHeadConfig,
     ModelConfig,
     PoolerConfig,
     Positive,
@@ -24,10 +23,10 @@ from glassformer.config import (
     SpanConfig,
 )
 from glassformer.errors import UserError
-from glassformer.families import bert
+from glassformer.families import bert, roberta
 from glassformer.families.family import Family, Preset
 from glassformer.families.same import refuse_difference
-from glassformer.weights import Rule, both, ignore
+from glassformer.weights import Rule, both
 
 _POOLER = PoolerConfig()
 
@@ -104,7 +103,7 @@ def from_hf(data: Mapping[str, Any]) -> ModelConfig:
     assert config.encoder is not None
     count = len(config.encoder.blocks)
     windows = [512 if window is None else window] * count if not isinstance(window, list) else window
-    if len(windows) != count or any(each < 2 or each % 2 for each in windows):
+    if len(windows) != count or any(not isinstance(each, int) or each < 2 or each % 2 for each in windows):
         raise UserError(f"config.json: attention_window {window} is not one even number, or one for each layer")
     tokens: Literal["first", "none"] = "first" if isinstance(config.head, ClassifierConfig | SpanConfig) else "none"
     heads = config.encoder.blocks[0].attention.n_heads
@@ -131,23 +130,7 @@ def rules(config: ModelConfig) -> list[Rule]:
     own = [
         rule for part in ("query", "key", "value") for rule in both(f"{here}.{part}_global", f"{there}.{part}_global")
     ]
-    return [*bert.prefixed("longformer.", [*bert.layer_rules(), *own]), *_head_rules(config)]
-
-
-def _head_rules(config: ModelConfig) -> list[Rule]:
-    pooler = "longformer.pooler.dense"
-    unread = ignore(f"{pooler}.weight", f"{pooler}.bias")
-    match config.head:
-        case MaskedLMHeadConfig():
-            return [
-                *both("head.dense", "lm_head.dense"),
-                *both("head.norm", "lm_head.layer_norm"),
-                *bert.output_rules(config, "lm_head.bias", "lm_head.decoder"),
-                unread,
-            ]
-        case ClassifierConfig():
-            return [*both("head.dense", "classifier.dense"), *both("head.output", "classifier.out_proj"), unread]
-    return bert.head_rules(config, "longformer.")
+    return [*bert.prefixed("longformer.", [*bert.layer_rules(), *own]), *roberta.head_rules(config, "longformer.")]
 
 
 PAPER = "Beltagy et al. 2020, arXiv:2004.05150"

@@ -26,11 +26,12 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
 
 def rules(config: ModelConfig) -> list[Rule]:
     """Hugging Face's names."""
-    return [*bert.prefixed("roberta.", bert.layer_rules()), *_head_rules(config)]
+    return [*bert.prefixed("roberta.", bert.layer_rules()), *head_rules(config, "roberta.")]
 
 
-def _head_rules(config: ModelConfig) -> list[Rule]:
-    pooler = "roberta.pooler.dense"
+def head_rules(config: ModelConfig, prefix: str) -> list[Rule]:
+    """The heads that bear the same names in RoBERTa and its kin."""
+    pooler = f"{prefix}pooler.dense"
     unread = ignore(f"{pooler}.weight", f"{pooler}.bias")
     match config.head:
         case MaskedLMHeadConfig():
@@ -42,7 +43,7 @@ def _head_rules(config: ModelConfig) -> list[Rule]:
             ]
         case ClassifierConfig():
             return [*both("head.dense", "classifier.dense"), *both("head.output", "classifier.out_proj"), unread]
-    return bert.head_rules(config, "roberta.")
+    return bert.head_rules(config, prefix)
 
 
 PAPER = "Liu et al. 2019, arXiv:1907.11692"
