@@ -194,6 +194,8 @@ class RWKV4Config(RecurrentConfig):
 
 
 class _RWKVHeadsConfig(RecurrentConfig):
+    """What RWKV-5 and RWKV-7 have."""
+
     n_heads: Positive
     eps: PositiveFloat = 64e-5
     """Of the norm of each head."""
@@ -226,23 +228,22 @@ class RWKV7Config(_RWKVHeadsConfig):
     gate_rank: Positive = 128
 
 
-AnyRecurrentConfig = Annotated[
+_AnyRecurrent = (
     Annotated[RetentionConfig, Tag("retention")]
     | Annotated[MambaConfig, Tag("mamba")]
     | Annotated[Mamba2Config, Tag("mamba2")]
     | Annotated[LSTMConfig, Tag("lstm")]
     | Annotated[RWKV4Config, Tag("rwkv4")]
     | Annotated[RWKV5Config, Tag("rwkv5")]
-    | Annotated[RWKV7Config, Tag("rwkv7")],
-    Discriminator("type"),
-]
+    | Annotated[RWKV7Config, Tag("rwkv7")]
+)
 
 
 class BidirectionalConfig(Config):
     """Two recurrences for an encoder, ``f(x) + reverse(g(reverse(x)))``, each with its own weights."""
 
     type: Literal["bidirectional"] = "bidirectional"
-    mixer: AnyRecurrentConfig
+    mixer: Annotated[_AnyRecurrent, Discriminator("type")]
 
     @property
     def causal(self) -> bool:
@@ -334,13 +335,7 @@ class BlocksConfig(SparseConfig):
 
 MixerConfig = Annotated[
     Annotated[AttentionConfig, Tag("attention")]
-    | Annotated[RetentionConfig, Tag("retention")]
-    | Annotated[MambaConfig, Tag("mamba")]
-    | Annotated[Mamba2Config, Tag("mamba2")]
-    | Annotated[LSTMConfig, Tag("lstm")]
-    | Annotated[RWKV4Config, Tag("rwkv4")]
-    | Annotated[RWKV5Config, Tag("rwkv5")]
-    | Annotated[RWKV7Config, Tag("rwkv7")]
+    | _AnyRecurrent
     | Annotated[BidirectionalConfig, Tag("bidirectional")]
     | Annotated[SlidingConfig, Tag("sliding")]
     | Annotated[BlocksConfig, Tag("blocks")],
