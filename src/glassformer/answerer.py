@@ -71,5 +71,5 @@ class Answerer(Reader):
         span = best_span(logits, row.found.places)
         if span.first not in row.found.places:
             return Answer(answer="", start=None, end=None, probability=span.probability, truncated=row.cut)
-        start, end = row.found.text(given[1], span.first, span.last)
+        start, end = row.found.characters(given[1], span.first, span.last)
         return Answer(answer=given[1][start:end], start=start, end=end, probability=span.probability, truncated=row.cut)

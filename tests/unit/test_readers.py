@@ -93,7 +93,7 @@ def test_an_answer_is_found_again_where_it_stands(tokenizer: Tokenizer, seed: in
         if tokenizer.kind == "bpe" and place is None:  # a piece may spell 我爱 together with what follows
             continue
         assert place is not None
-        a, b = row.text(passage, *place)
+        a, b = row.characters(passage, *place)
         assert passage[a:b].startswith(passage[start[0] : end[1]]) or passage[start[0] : end[1]] in passage[a:b]
         said = tokenizer.decode(row.ids[place[0] : place[1] + 1]).split()
         assert "".join(said) == "".join(tokenizer.decode(tokenizer.encode(passage[a:b])).split())
@@ -115,7 +115,7 @@ def test_answers_are_those_that_each_pair_would_get_alone(tokenizer: Tokenizer, 
         span = best_span(logits, row.places)
         assert told["probability"] == pytest.approx(span.probability, abs=1e-5) and told["truncated"] == row.cut
         if span.first:
-            assert (told["start"], told["end"]) == row.text(pair[1], span.first, span.last)
+            assert (told["start"], told["end"]) == row.characters(pair[1], span.first, span.last)
             assert told["answer"] == pair[1][told["start"] : told["end"]] == told["answer"].strip()
         else:
             assert (told["answer"], told["start"], told["end"]) == ("", None, None)
@@ -141,7 +141,7 @@ def test_answers_are_those_of_their_pipeline(tokenizer: Tokenizer, tmp_path: Pat
         )
         told = reads.answer(question, passage)
         if told["answer"]:
-            assert (told["start"], told["end"]) == row.text(passage, *(row.places[at] for at in best))
+            assert (told["start"], told["end"]) == row.characters(passage, *(row.places[at] for at in best))
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 100])

@@ -48,7 +48,7 @@ class QuestionRow(NamedTuple):
             return None
         return self.places[first], self.places[last]
 
-    def text(self, passage: str, first: int, last: int) -> tuple[int, int]:
+    def characters(self, passage: str, first: int, last: int) -> tuple[int, int]:
         """Where the answer that two places of the row point to begins and ends in the passage, without blanks."""
         start, end = self.spans[first - self.places.start][0], self.spans[last - self.places.start][1]
         found = passage[start:end]
