@@ -82,7 +82,7 @@ def output_stream(path: Path | None) -> Iterator[TextIO]:
         return
     partial = partial_file(final)
     try:
-        stream = open(partial, "w", encoding="utf-8", newline="\n")  # noqa: SIM115
+        stream = open(partial, "w", encoding="utf-8", newline="\n")  # noqa: SIM115 (entered below)
     except OSError as error:
         error.filename = str(path)
         raise

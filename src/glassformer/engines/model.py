@@ -82,7 +82,7 @@ class ModelEngine:
     def hidden(self, sources: Ids) -> list[np.ndarray]:
         ids_BS, mask_BS = _padded([list(ids) or [_PADDING] for ids in sources], self.device)
         with self._autocast():
-            x_BSD = self.module.hidden(ids_BS, mask_BS).float().cpu()  # type: ignore[arg-type]
+            x_BSD = self.module.hidden(ids_BS, mask_BS).float().cpu()  # type: ignore[arg-type]  # one stack: a mask
         return [x_SD[: len(ids)].numpy() for x_SD, ids in zip(x_BSD, sources, strict=True)]
 
     @torch.no_grad()

@@ -142,6 +142,7 @@ def _check_whole(file: Path) -> None:
         content, wanted = file.read_bytes(), file.with_name(f"{file.name}.sum").read_text()
     except OSError as error:
         raise EngineUnavailable(f"{file.name} cannot be read ({error}); install the package again") from None
+    # As build.checksum says it, which is not imported at each start, for all that a build needs.
     if wanted != f"{len(content)} {zlib.crc32(content):08x}":
         raise EngineUnavailable(f"{file.name} is not as it was built, truncated perhaps; install the package again")
 

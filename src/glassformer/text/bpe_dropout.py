@@ -101,7 +101,7 @@ class BpeDropout:
             if index is None and self._byte_fallback:
                 spelled = [vocab.get(f"<0x{byte:02X}>") for byte in char.encode()]
                 if None not in spelled:
-                    ids.extend(spelled)  # type: ignore[arg-type]
+                    ids.extend(spelled)  # type: ignore[arg-type]  # no None among them
                     fuse = False
                     continue
             if index is None:
