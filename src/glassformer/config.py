@@ -275,7 +275,7 @@ class ClassifierConfig(Config):
     labels: Annotated[tuple[str, ...], Field(min_length=1)]
     pool: Literal["first", "mean", "last"] = "first"
     """``first`` reads BERT's ``[CLS]`` or ViT's class token, ``last`` the last real token (GPT, BART's ``</s>``)."""
-    hidden: Literal["tanh", "relu", "gelu", "gelu-tanh", "silu", "quick-gelu"] | None = None
+    hidden: Literal["tanh", Activation] | None = None
     """Activation of the hidden layer; ``None`` leaves it out."""
     bias: bool = True
     dropout: Dropout = 0.0
