@@ -24,7 +24,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+if TYPE_CHECKING:
+    from glassformer.nn.attend import Path as AttentionPath
 
 WIDTH, HEADS, SEEN = 64, 4, 128
 """Of every mixer: d_model, heads, and the keys that a token sees where it does not see all."""
@@ -50,7 +53,10 @@ MIXERS: dict[str, dict[str, Any]] = {
     "lstm": dict(type="lstm"),
 }
 """Names → configurations of equal width; what stands behind a comma is the path that attention takes."""
-PATHS = {"tiled": "tiled", "explicit": "explicit", "dense mask": "fused"}
+PATHS: dict[str, AttentionPath] = {"tiled": "tiled", "explicit": "explicit", "dense mask": "fused"}
+
+Figure = Literal["seconds", "bytes"]
+"""What is told of a step."""
 
 
 class Row(TypedDict):
@@ -86,7 +92,7 @@ def run(name: str, lengths: Sequence[int], places: Sequence[int], seconds: float
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model, path = model_of(name), PATHS.get(name.partition(", ")[2], "auto")
-    with attention_path(path):  # type: ignore[arg-type]
+    with attention_path(path):
         rows = list(_training(name, model, lengths, seconds, memory))
         if model.config.kind == "decoder" and path == "auto":
             rows += _decoding(name, model.eval(), places)
@@ -108,17 +114,16 @@ def _training(name: str, model: Any, lengths: Sequence[int], seconds: float, mem
             step()  # what is loaded at the first call is nobody's memory
         took, peak = _measured(step)
         rows.append(Row(mixer=name, what="train", tokens=length, seconds=took, bytes=peak))
-        growth = [_last(rows, key) for key in ("seconds", "bytes")]
-        if took * growth[0] > seconds or peak * growth[1] > memory:
+        if took * _last(rows, "seconds") > seconds or peak * _last(rows, "bytes") > memory:
             break
     return rows
 
 
-def _last(rows: Sequence[Row], key: str) -> float:
+def _last(rows: Sequence[Row], key: Figure) -> float:
     """By how much the next length is likely to cost more, twice as long as the last."""
-    if len(rows) < 2 or not rows[-2][key]:  # type: ignore[literal-required]
+    if len(rows) < 2 or not rows[-2][key]:
         return 2.0
-    return max(1.0, rows[-1][key] / rows[-2][key])  # type: ignore[literal-required]
+    return max(1.0, rows[-1][key] / rows[-2][key])
 
 
 def _decoding(name: str, model: Any, places: Sequence[int]) -> list[Row]:
@@ -169,9 +174,9 @@ def slope(points: Sequence[tuple[float, float]]) -> float:
     return sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / sum((x - x_mean) ** 2 for x in xs)
 
 
-def curve(rows: Sequence[Row], mixer: str, what: str, key: str) -> list[tuple[float, float]]:
+def curve(rows: Sequence[Row], mixer: str, what: str, key: Figure) -> list[tuple[float, float]]:
     """The points of one line."""
-    return [(row["tokens"], row[key]) for row in rows if (row["mixer"], row["what"]) == (mixer, what)]  # type: ignore[literal-required]
+    return [(row["tokens"], row[key]) for row in rows if (row["mixer"], row["what"]) == (mixer, what)]
 
 
 def crossing(rows: Sequence[Row], fast: str, slow: str) -> float | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.length import Row, crossing, curve
+from benchmarks.length import Figure, Row, crossing, curve
 
 # Okabe and Ito 2008; a family of mixers shares a colour, and its members differ in line and marker.
 STYLES: dict[str, tuple[str, str, str]] = {
@@ -25,7 +25,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "rwkv7": ("#CC79A7", ":", "^"),
     "lstm": ("#E69F00", "-", "v"),
 }
-PANELS = (
+PANELS: tuple[tuple[str, Figure, float, str, str], ...] = (
     ("train", "seconds", 1e3, "A training step: milliseconds", "tokens"),
     ("train", "bytes", 2**-20, "A training step: MiB at the peak", "tokens"),
     ("decode", "seconds", 1e3, "Decoding one token: milliseconds", "tokens before it"),
