@@ -21,7 +21,7 @@ from glassformer.config import (
     StackConfig,
 )
 from glassformer.families.family import Family, Preset
-from glassformer.families.keys import Keys, hf_activation
+from glassformer.families.keys import Keys, hf_activation, hf_architectures
 from glassformer.weights import Rule, Split, Tie, Transpose, ignore
 
 ARCHITECTURES = {"GPT2LMHeadModel": HeadConfig(), "GPT2Model": None}
@@ -100,9 +100,7 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
     block, position = config.decoder.blocks[0], config.decoder.position
     ffn = block.mlp
     return {
-        "architectures": [
-            next(name for name, head in ARCHITECTURES.items() if (head is None) == (config.head is None))
-        ],
+        "architectures": hf_architectures(ARCHITECTURES, config),
         "vocab_size": config.target_vocab_size,
         "n_positions": position.max_len if position else 1,
         "n_embd": config.d_model,

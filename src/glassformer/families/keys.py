@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from glassformer.config import ModelConfig
 from glassformer.errors import UserError
 
 # fmt: off
@@ -105,6 +106,11 @@ class Keys:
             raise UserError(
                 f"config.json: {', '.join(left)} might change what the model computes, and cannot be represented"
             )
+
+
+def hf_architectures(known: Mapping[str, Any], config: ModelConfig) -> list[str]:
+    """The first of their classes that has a head where our model has one, as ``architectures`` lists it."""
+    return [next(name for name, head in known.items() if (head is None) == (config.head is None))]
 
 
 def hf_activation(ours: str) -> str:

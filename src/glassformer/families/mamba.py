@@ -21,7 +21,7 @@ from glassformer.config import (
 )
 from glassformer.errors import UserError
 from glassformer.families.family import Family, Preset
-from glassformer.families.keys import Keys, hf_activation
+from glassformer.families.keys import Keys, hf_activation, hf_architectures
 from glassformer.weights import Rule, Split, Tie, both
 
 ARCHITECTURES = {"MambaForCausalLM": HeadConfig(), "MambaModel": None}
@@ -125,9 +125,7 @@ def told_numbers(config: ModelConfig, mixer: StateSpaceConfig, architectures: Ma
     """The keys that both Mambas have."""
     assert config.decoder is not None
     return {
-        "architectures": [
-            next(name for name, head in architectures.items() if (head is None) == (config.head is None))
-        ],
+        "architectures": hf_architectures(architectures, config),
         "vocab_size": config.target_vocab_size,
         "hidden_size": config.d_model,
         "num_hidden_layers": len(config.decoder.blocks),

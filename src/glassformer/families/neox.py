@@ -22,7 +22,7 @@ from glassformer.config import (
 )
 from glassformer.errors import UserError
 from glassformer.families.family import Family, Preset
-from glassformer.families.keys import Keys, hf_activation
+from glassformer.families.keys import Keys, hf_activation, hf_architectures
 from glassformer.families.rope import rotary_keys, take_rotary
 from glassformer.weights import Permute, Rule, Split, Tie, ignore
 
@@ -104,9 +104,7 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         raise UserError("it has gated feed-forward parts, or no rotary positions")
     share = {"rotary_pct": mixer.rotary.fraction, "rotary_emb_base": mixer.rotary.base}
     return {
-        "architectures": [
-            next(name for name, head in ARCHITECTURES.items() if (head is None) == (config.head is None))
-        ],
+        "architectures": hf_architectures(ARCHITECTURES, config),
         "vocab_size": config.target_vocab_size,
         "hidden_size": config.d_model,
         "intermediate_size": ffn.d_ff,

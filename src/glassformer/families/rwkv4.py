@@ -24,7 +24,7 @@ from glassformer.config import (
 )
 from glassformer.errors import UserError
 from glassformer.families.family import Family, Preset
-from glassformer.families.keys import Keys
+from glassformer.families.keys import Keys, hf_architectures
 from glassformer.weights import Rule, Squeeze, Tie, both
 
 ARCHITECTURES = {"RwkvForCausalLM": HeadConfig(), "RwkvModel": None}
@@ -104,9 +104,7 @@ def to_hf(config: ModelConfig) -> dict[str, Any]:
         ffn = block.ffn.type if block.ffn else "no feed-forward part"
         raise UserError(f"its blocks are {block.mixer.type} with {ffn}; RWKV-4's are rwkv4 with channel-mix")
     return {
-        "architectures": [
-            next(name for name, head in ARCHITECTURES.items() if (head is None) == (config.head is None))
-        ],
+        "architectures": hf_architectures(ARCHITECTURES, config),
         "vocab_size": config.target_vocab_size,
         "hidden_size": config.d_model,
         "attention_hidden_size": block.mixer.d_attention or config.d_model,

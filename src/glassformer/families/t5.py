@@ -160,6 +160,7 @@ def rules(config: ModelConfig) -> list[Rule]:
         table.append(
             Rule("embed.weight", "lm_head.weight", Tie()) if config.tie else Rule("head.weight", "lm_head.weight")
         )
+    stacks = dict(config.stacks)
     for stack in ("encoder", "decoder"):
         mixers = [("mixer", "SelfAttention")] + [("cross", "EncDecAttention")] * (stack == "decoder")
         ours, theirs = f"{stack}.layers.*", f"{stack}.block.*.layer"
@@ -170,8 +171,7 @@ def rules(config: ModelConfig) -> list[Rule]:
                 for part, letter in attention.items()
             ]
             table.append(Rule(f"{ours}.{mixer}_residual.norm.weight", f"{theirs}.{number}.layer_norm.weight"))
-        block = (config.encoder if stack == "encoder" else config.decoder).blocks[0]  # type: ignore[union-attr]
-        gated = isinstance(block.mlp, GatedMLPConfig)
+        gated = isinstance(stacks[stack].blocks[0].mlp, GatedMLPConfig)
         parts = {"gate": "wi_0", "up": "wi_1", "down": "wo"} if gated else {"up": "wi", "down": "wo"}
         last = f"{theirs}.{len(mixers)}"
         table += [
