@@ -81,8 +81,8 @@ def save(directory: Path, model: Any, tokenizer: Tokenizer | None = None, framin
 def export(directory: Path, model: Any) -> None:
     """Writes a model's graphs alone."""
     try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
+        import onnx  # noqa: F401 (only whether it is there)
+        import onnxscript  # noqa: F401 (likewise)
     except ImportError:
         raise UserError("writing ONNX needs two packages: pip install 'glassformer[convert]'") from None
     config = model.config

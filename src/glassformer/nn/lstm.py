@@ -31,6 +31,7 @@ class LSTM(Recurrence):
         self.input = nn.Linear(d_model, 4 * self.width, bias=config.bias)
         self.hidden = nn.Linear(self.width, 4 * self.width, bias=False)
         same = self.width == d_model
+        # The one mixer that may need no matrix: what asks for that of any mixer asks whether it is one.
         self.out = nn.Identity() if same else nn.Linear(self.width, d_model, config.bias)  # type: ignore[assignment]
         self.input_gate, self.forget_gate = Tap("B T E"), Tap("B T E")
         self.candidate, self.output_gate = Tap("B T E"), Tap("B T E")
